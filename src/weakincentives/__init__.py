@@ -1,0 +1,1 @@
+"""weakincentives: every tool call typed, governed and transactional, inside your process."""
