@@ -1,0 +1,90 @@
+# Every target sets itself up: the environment in .venv is built on first use and refreshed
+# when pyproject.toml or constraints.txt change. Needs python3 (3.11 or newer) and make.
+
+PYTHON  ?= python3
+WORKERS ?= 2
+PYTEST_ARGS ?=
+BENCH ?=
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP   := $(BIN)/python -m pip --disable-pip-version-check
+# -qq: errors only; a warning about an index is not ours to fix.
+PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
+# `postgres` is an extra for users; the development environment always has it.
+PROJECT := --editable '.[postgres]' --group dev
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run test test-heavy test-all check bench constraints clean distclean postgres python-is-new-enough
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+run: setup ## run the quickstart example
+	@$(BIN)/python examples/quickstart.py
+
+test: setup ## run the tests that need nothing but Python (under 5 minutes)
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not heavy" $(PYTEST_ARGS)
+
+test-heavy: setup postgres ## run the tests that need servers or outside programs; a skipped one fails
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m heavy --no-skips $(PYTEST_ARGS)
+
+test-all: ## run every test, installing what they need; a skipped one fails
+	@$(MAKE) test PYTEST_ARGS="--no-skips $(PYTEST_ARGS)"
+	@$(MAKE) test-heavy
+
+check: setup ## check format, lint, types and the import law; edits nothing
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/basedpyright
+	@$(BIN)/lint-imports --no-logo --no-cache
+
+bench: setup ## print every benchmark (one of them: make bench BENCH=name)
+	@$(BIN)/python -m bench $(BENCH)
+
+constraints: python-is-new-enough ## write constraints.txt anew from the newest versions that pyproject.toml allows
+	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
+	@build/constraints/bin/python -m pip install -qq --upgrade pip
+	@build/constraints/bin/python -m pip install -qq $(PROJECT)
+	@{ sed -n '/^#/p' constraints.txt; \
+	   build/constraints/bin/python -m pip freeze --all --exclude-editable --exclude setuptools; } > build/constraints.txt
+	@mv build/constraints.txt constraints.txt && rm -rf build/constraints
+	@echo "constraints.txt: $$(grep -c == constraints.txt) versions pinned"
+
+clean: ## remove caches and build output
+	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## also remove the environment
+	@rm -rf $(VENV)
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(MAKE) python-is-new-enough
+	@echo "Setting up $(VENV) (once; again when pyproject.toml or constraints.txt change)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		rm -rf $(VENV); \
+		echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu install python3-venv, then retry" >&2; exit 1; }
+	@$(PIP_INSTALL) --upgrade --constraint constraints.txt pip
+	@$(PIP_INSTALL) --constraint constraints.txt --build-constraint constraints.txt $(PROJECT)
+	@touch $@
+
+python-is-new-enough:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "error: '$(PYTHON)' not found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "error: Python 3.11 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>&1); name a newer one: make PYTHON=/path/to/python3" >&2; exit 1; }
+
+# The tests start their own server from these programs; Debian's service is not used.
+postgres:
+	@if ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing PostgreSQL"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; \
+	else \
+		echo "error: PostgreSQL is needed under /usr/lib/postgresql; install it (apt-get install postgresql), then retry" >&2; exit 1; \
+	fi
