@@ -1,20 +1,20 @@
 """The exception tree of the runtime. A domain error also is the builtin one would expect.
 
-    WinkError
-    ├── PromptValidationError(ValueError)       a prompt, section, tool or policy was built wrongly
-    ├── ToolValidationError(ValueError)         a handler refuses its arguments; the model reads the message
-    ├── PromptEvaluationError(RuntimeError)     the run cannot go on; passes through the pipeline unchanged
-    │   ├── DeadlineExceededError(TimeoutError)
-    │   └── BudgetExceededError
-    ├── VisibilityExpansionRequired             the model asked to open sections; the loop renders again
-    ├── TransactionError(RuntimeError)
-    │   ├── FencedWriteError                    a write by a call whose transaction has ended
-    │   ├── ReadOnlyError(PermissionError)      a write by a call declared effects="none"
-    │   └── WouldDeadlockError                  blocking on a writer that needs this very thread
-    ├── RollbackError(ExceptionGroup)           restoring failed; the session refuses further writes
-    ├── ResourceError(RuntimeError)             a resource cannot be built, found or closed
-    ├── FilesystemError(OSError)                see filesystem.protocol for its members
-    └── SessionStorageError(RuntimeError)       a durable session cannot be opened or written
+WinkError
+├── PromptValidationError(ValueError)       a prompt, section, tool or policy was built wrongly
+├── ToolValidationError(ValueError)         a handler refuses its arguments; the model reads the message
+├── PromptEvaluationError(RuntimeError)     the run cannot go on; passes through the pipeline unchanged
+│   ├── DeadlineExceededError(TimeoutError)
+│   └── BudgetExceededError
+├── VisibilityExpansionRequired             the model asked to open sections; the loop renders again
+├── TransactionError(RuntimeError)
+│   ├── FencedWriteError                    a write by a call whose transaction has ended
+│   ├── ReadOnlyError(PermissionError)      a write by a call declared effects="none"
+│   └── WouldDeadlockError                  blocking on a writer that needs this very thread
+├── RollbackError(ExceptionGroup)           restoring failed; the session refuses further writes
+├── ResourceError(RuntimeError)             a resource cannot be built, found or closed
+├── FilesystemError(OSError)                see filesystem.protocol for its members
+└── SessionStorageError(RuntimeError)       a durable session cannot be opened or written
 """
 
 from __future__ import annotations
