@@ -82,7 +82,7 @@ class WouldDeadlockError(TransactionError):
 class RollbackError(WinkError, ExceptionGroup[Exception]):
     """Restoring failed. Holds every cause; the session refuses further writes."""
 
-    def __new__(cls, message: str, causes: Sequence[Exception]) -> RollbackError:
+    def __new__(cls, message: str, causes: Sequence[Exception], /) -> RollbackError:
         return super().__new__(cls, message, causes)
 
     def derive(self, excs: Sequence[Exception]) -> RollbackError:  # pyright: ignore[reportIncompatibleMethodOverride]
