@@ -66,7 +66,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(MAKE) python-is-new-enough
 	@echo "Setting up $(VENV) (once; again when pyproject.toml or constraints.txt change)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { \
 		rm -rf $(VENV); \
 		echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu install python3-venv, then retry" >&2; exit 1; }
 	@$(PIP_INSTALL) --upgrade --constraint constraints.txt pip
