@@ -84,7 +84,7 @@ postgres:
 	@if ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "Installing PostgreSQL"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-upgrade --no-install-recommends postgresql >/dev/null; \
 	else \
 		echo "error: PostgreSQL is needed under /usr/lib/postgresql; install it (apt-get install postgresql), then retry" >&2; exit 1; \
 	fi
