@@ -1,0 +1,581 @@
+"""The logical call: who may write, to what, until when. Session, files and resources all stand on this file.
+
+A `Scope` is one transaction of one logical call and a node in a tree: its writes lie in overlays over immutable
+roots (`Store`), so dropping the overlay is the rollback and nobody else's write is ever touched. A `WriterLock`
+admits one writing call per session, first come first served. Never sleeps, never knows what a slice or a file is.
+
+INVARIANTS (tests cite the numbers)
+ 1. A scope left without commit leaves every store, snapshotable and participant as it was at its start.
+ 2. A write belongs to the scope of its logical call, or to none; a rollback removes its own writes only.
+ 3. A resource first built inside a scope is restored to its just-built state.
+ 4. A rollback tries everything, in reverse, then raises one group.
+ 5. `BaseException` is not special: cancellation and Ctrl-C roll back like anything else.
+ 6. Nested scopes are savepoints: a child's commit is undone by its parent's rollback.
+ 7. An ended scope writes nothing: a late write raises `FencedWriteError`.
+ 8. Stores of one commit change together: all new roots are computed, prepared and logged before the first is shown.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar, Token
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from ..errors import FencedWriteError, ReadOnlyError, RollbackError, TransactionError
+from .lock import WriterLock
+
+_logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Op = Callable[[R], R]
+"""One write: a pure function from root to root, so that it can be replayed on a root that moved meanwhile."""
+
+
+@runtime_checkable
+class Snapshotable(Protocol):
+    """A resource whose state can be taken and put back. Snapshots are opaque to us."""
+
+    def snapshot(self) -> object: ...
+
+    def restore(self, snapshot: Any, /) -> None: ...
+
+
+@runtime_checkable
+class Participant(Protocol):
+    """A resource with transactions of its own (a user's database) that joins ours.
+
+    Optional: `begin()` when a call starts; `savepoint() -> token` and `rollback_to(token)` for nested calls. Without
+    these two, a nested failure dooms the whole outer transaction.
+    """
+
+    def prepare(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+
+class ResourceView(Protocol):
+    """What a transaction needs of opened resources: what is built now, and word of what is built later."""
+
+    @property
+    def built(self) -> tuple[object, ...]: ...
+
+    def observe(self, fn: Callable[[object], None], /) -> Callable[[], None]: ...
+
+
+class Branch(Protocol):
+    """What a scope does to one resource when it ends. Called once each, in this order, never concurrently.
+
+    `prepare` and `settle` may raise and thereby refuse the commit; `commit` comes after the point of no return.
+    """
+
+    def prepare(self, scope: Scope, /) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def merge(self, parent: Scope, /) -> None:
+        """A nested scope committed: hand over to its parent what is needed to undo it there."""
+        ...
+
+
+class CommitLog(Protocol):
+    """Where a durable store writes the operations of one commit. Raising means: not committed."""
+
+    def append(self, txn_id: str, changes: Sequence[tuple[Store[Any], Sequence[Op[Any]]]], /) -> None: ...
+
+
+_serial = itertools.count(1)
+_current: ContextVar[Scope | None] = ContextVar("weakincentives_scope", default=None)
+
+
+def current_scope() -> Scope | None:
+    """The scope of the logical call that runs here, also when it has ended meanwhile."""
+    return _current.get()
+
+
+class Overlay(Generic[R]):
+    """What one scope changed in one store: where it started, where it is, and how it got there."""
+
+    __slots__ = ("base", "ops", "root")
+
+    def __init__(self, base: R) -> None:
+        self.base = base
+        self.root = base
+        self.ops: list[Op[R]] = []
+
+
+class Store(Generic[R]):
+    """A mutable cell that holds an immutable root. Lives as long as its session or filesystem."""
+
+    __slots__ = ("__weakref__", "_applying", "_mutex", "_root", "log", "name", "serial")
+
+    def __init__(self, root: R, name: str = "") -> None:
+        self._root = root
+        self._mutex = threading.RLock()
+        self._applying = False
+        self.serial = next(_serial)
+        self.name = name
+        self.log: CommitLog | None = None
+
+    @property
+    def committed(self) -> R:
+        """The root that everybody outside of a transaction sees."""
+        return self._root
+
+    def view(self, scope: Scope | None) -> R:
+        """The root as `scope` sees it: its own overlay, else its parent's, else the committed one."""
+        while scope is not None:
+            overlay = scope._overlays.get(self)
+            if overlay is not None:
+                return overlay.root
+            scope = scope.parent
+        return self._root
+
+    def apply(self, op: Op[R], scope: Scope | None, kind: str = "", key: str = "") -> R:
+        """Run `op` on the root that `scope` sees; `kind` and `key` say what it touched."""
+        if scope is not None:
+            return scope._apply(self, op, kind, key)
+        with self._mutex:
+            root = self._guarded(op, self._root)
+            if self.log is not None:
+                self.log.append("", [(self, (op,))])
+            self._root = root
+            return root
+
+    def _guarded(self, op: Op[R], root: R) -> R:
+        # A reducer that writes would lose its own update; say so instead.
+        if self._applying:
+            raise TransactionError(_IMPURE)
+        self._applying = True
+        try:
+            return op(root)
+        finally:
+            self._applying = False
+
+
+class Scope:
+    """One transaction of one logical call. Made by the pipeline or a `transaction()` block; ends exactly once."""
+
+    __slots__ = (
+        "_after",
+        "_applying",
+        "_branches",
+        "_decided",
+        "_doomed",
+        "_ended",
+        "_enders",
+        "_held",
+        "_mutex",
+        "_overlays",
+        "_siblings",
+        "_txn_id",
+        "_unobserve",
+        "call_ids",
+        "compensations",
+        "parent",
+        "readonly",
+        "top",
+        "touched",
+        "waits",
+    )
+
+    def __init__(self, parent: Scope | None = None, *, readonly: bool = False) -> None:
+        self.parent = parent
+        self.top: Scope = self if parent is None else parent.top
+        self.readonly = readonly or (parent is not None and parent.readonly)
+        self.touched: dict[tuple[str, str], None] = {}
+        self.call_ids: list[str] = []
+        self.compensations: list[Callable[[], None]] = []
+        self._mutex = threading.RLock()
+        self._ended = False
+        self._applying = False
+        self._doomed = ""
+        self._decided = False
+        self._overlays: dict[Store[Any], Overlay[Any]] = {}
+        self._branches: dict[int, tuple[object, Branch]] = {}
+        self._after: list[Callable[[], None]] = []
+        self._enders: list[Callable[[], None]] = []
+        self._unobserve: list[Callable[[], None]] = []
+        self._held: list[tuple[WriterLock, Scope]] = []
+        self.waits: list[WriterLock] = []
+        self._siblings: WriterLock | None = None
+        self._txn_id = ""
+
+    # -- who runs when ---------------------------------------------------------------------------------------------
+
+    def enter(self, lock: WriterLock, *, shared: bool = False) -> None:
+        """Wait for this call's turn: among its siblings, then on the session. `leave` gives both back."""
+        # Noted before it is taken: an interrupt in between must not leave a lock behind. Releasing twice is harmless.
+        if self.parent is not None:
+            siblings = self._sibling_lock
+            self._held.append((siblings, self))
+            siblings.acquire(self, shared=shared)
+        self.top._held.append((lock, self.top))
+        lock.acquire(self.top, shared=shared and self.parent is None)
+
+    async def enter_async(self, lock: WriterLock, *, shared: bool = False) -> None:
+        if self.parent is not None:
+            siblings = self._sibling_lock
+            self._held.append((siblings, self))
+            await siblings.acquire_async(self, shared=shared)
+        self.top._held.append((lock, self.top))
+        await lock.acquire_async(self.top, shared=shared and self.parent is None)
+
+    def leave(self) -> None:
+        """Give back the turn. A session entered by a nested call stays with the outermost one until that ends."""
+        held, self._held = self._held, []
+        for lock, owner in reversed(held):
+            lock.release(owner)
+
+    @property
+    def _sibling_lock(self) -> WriterLock:
+        parent = self.parent
+        assert parent is not None
+        if parent._siblings is None:
+            with parent._mutex:
+                if parent._siblings is None:
+                    parent._siblings = WriterLock()
+        return parent._siblings
+
+    @property
+    def nested(self) -> bool:
+        return self.parent is not None
+
+    def activate(self) -> Token[Scope | None]:
+        """Make this the scope of everything that runs in the present context."""
+        return _current.set(self)
+
+    @staticmethod
+    def deactivate(token: Token[Scope | None]) -> None:
+        _current.reset(token)
+
+    # -- what belongs to it ----------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """True once this call, or one it is nested in, has ended."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope._ended:
+                return True
+            scope = scope.parent
+        return False
+
+    @property
+    def committed(self) -> bool:
+        """True once what happened inside is kept (by the parent, for a nested scope)."""
+        return self._decided
+
+    @property
+    def txn_id(self) -> str:
+        """Names the outermost transaction in durable logs and journals."""
+        top = self.top
+        if not top._txn_id:
+            top._txn_id = uuid.uuid4().hex
+        return top._txn_id
+
+    def check_writable(self, what: str = "session") -> None:
+        """Raise unless the call may write now (invariant 7)."""
+        if self.ended:
+            raise FencedWriteError(
+                f"Cannot write to the {what}: the tool call this write belongs to has ended. Finish writing before the handler returns."
+            )
+        if self.readonly:
+            raise ReadOnlyError(
+                f'Cannot write to the {what}: this tool is declared effects="none". Declare effects="local" to let it write.'
+            )
+
+    def begin(self, *resources: ResourceView) -> None:
+        """Take the resources into the transaction: those built now, and each one built while it is open."""
+        for view in resources:
+            for resource in view.built:
+                self.join(resource)
+            self._unobserve.append(view.observe(self.join))
+
+    def join(self, resource: object) -> None:
+        """Make the scope able to undo what happens to `resource` from now on, if it can be undone."""
+        kind = _kinds.get(type(resource))
+        if kind is None:
+            kind = _kinds[type(resource)] = _kind_of(type(resource))
+        if kind and id(resource) not in self._branches:
+            branch: Branch = _SnapshotBranch(resource) if kind == 1 else _ParticipantBranch(resource, self)  # pyright: ignore[reportArgumentType]
+            self.enlist(resource, branch)
+
+    def enlist(self, resource: object, branch: Branch) -> None:
+        """Add a branch for a resource that has none yet here."""
+        with self._mutex:
+            self._branches.setdefault(id(resource), (resource, branch))
+
+    def branch_of(self, resource: object) -> Branch | None:
+        entry = self._branches.get(id(resource))
+        return None if entry is None else entry[1]
+
+    def touch(self, kind: str, key: str) -> None:
+        """Note what was changed; it becomes `ToolInvoked.changes`."""
+        self.touched[kind, key] = None
+
+    def after_commit(self, fn: Callable[[], None]) -> None:
+        """Run `fn` once the outermost transaction has committed and let go of its locks; never after a rollback."""
+        self._after.append(fn)
+
+    def on_end(self, fn: Callable[[], None]) -> None:
+        """Run `fn` when this scope ends either way, before anything is restored (kill a process, close a pipe)."""
+        with self._mutex:
+            if not self._ended:
+                self._enders.append(fn)
+                return
+        fn()
+
+    def doom(self, why: str) -> None:
+        """Forbid the commit: something inside could not be undone on its own."""
+        self._doomed = self._doomed or why
+
+    def _apply(self, store: Store[R], op: Op[R], kind: str, key: str) -> R:
+        with self._mutex:
+            self.check_writable(kind or "store")
+            if self._applying:
+                raise TransactionError(_IMPURE)
+            overlay: Overlay[R] | None = self._overlays.get(store)
+            if overlay is None:
+                overlay = Overlay(store.view(self.parent))
+            self._applying = True
+            try:
+                root = op(overlay.root)
+            finally:
+                self._applying = False
+            overlay.root = root
+            overlay.ops.append(op)
+            self._overlays[store] = overlay
+            if kind:
+                self.touched[kind, key] = None
+            return root
+
+    # -- how it ends -----------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Keep everything, in the parent or for good. What cannot be kept is rolled back, and the reason raised."""
+        self._end("commit")
+        try:
+            if self._doomed:
+                raise TransactionError(self._doomed)
+            if self.parent is None:
+                self._publish()
+            else:
+                self._merge(self.parent)
+        except BaseException:
+            if self._decided:
+                self._finish()
+            else:
+                self._undo()
+            raise
+        self._finish()
+
+    def rollback(self) -> None:
+        """Drop the overlays and undo the branches; raises `RollbackError` when something could not be restored."""
+        self._end("roll back")
+        self._undo()
+
+    def fence(self) -> None:
+        """End the right to write now; commit is no longer possible, rollback is. For a handler that may still run."""
+        with self._mutex:
+            self._ended = True
+            self._doomed = "The call was stopped."
+
+    def _end(self, verb: str) -> None:
+        with self._mutex:
+            if self._ended and not self._doomed:
+                raise TransactionError(f"Cannot {verb}: this transaction has already ended.")
+            self._ended = True
+            enders, self._enders = self._enders, []
+            unobserve, self._unobserve = self._unobserve, []
+        for fn in (*unobserve, *enders):
+            try:
+                fn()
+            except Exception:
+                _logger.exception("A clean-up at the end of a tool call failed")
+
+    def _undo(self) -> None:
+        self._overlays = {}
+        self.touched = {}
+        self._after = []
+        causes: list[Exception] = []
+        for resource, branch in reversed(self._branches.values()):
+            try:
+                branch.rollback()
+            except Exception as error:  # noqa: BLE001  INVARIANT 4: a failing restore never stops the others
+                error.add_note(f"while restoring {type(resource).__qualname__}")
+                causes.append(error)
+        self._branches = {}
+        if causes:
+            raise RollbackError(
+                "Restoring after a failed tool call did not succeed; the session refuses further writes", causes
+            )
+
+    def _publish(self) -> None:
+        for _, branch in self._branches.values():
+            branch.prepare(self)
+        for _, branch in self._branches.values():
+            branch.settle()
+        overlays = self._overlays
+        with ExitStack() as mutexes:
+            stores = sorted(overlays, key=_by_serial)
+            for store in stores:
+                mutexes.enter_context(store._mutex)
+            roots: list[tuple[Store[Any], Any]] = []
+            logs: dict[CommitLog, list[tuple[Store[Any], Sequence[Op[Any]]]]] = {}
+            for store in stores:
+                roots.append((store, _rebased(store, overlays[store], store._root)))
+                if store.log is not None:
+                    logs.setdefault(store.log, []).append((store, overlays[store].ops))
+            for log, changes in logs.items():
+                log.append(self.txn_id, changes)
+            self._decided = True  # the point of no return
+            try:
+                _show(roots)
+            except BaseException:  # an interrupt may not leave half a commit
+                _show(roots)
+                raise
+
+    def _finish(self) -> None:
+        """Let go of what only an undecided scope needs."""
+        branches, self._branches = self._branches, {}
+        self._overlays = {}
+        if self.parent is None:
+            for _, branch in branches.values():
+                branch.commit()
+
+    def _merge(self, parent: Scope) -> None:
+        with parent._mutex:
+            if parent.ended:
+                raise FencedWriteError("Cannot keep the changes of this call: the call around it has ended.")
+            merged: list[tuple[Store[Any], Overlay[Any], Any]] = []
+            for store, overlay in self._overlays.items():
+                outer = parent._overlays.get(store) or Overlay(store.view(parent.parent))
+                merged.append((store, outer, _rebased(store, overlay, outer.root)))
+            for store, outer, root in merged:
+                outer.root = root
+                outer.ops.extend(self._overlays[store].ops)
+                parent._overlays[store] = outer
+            for _, branch in self._branches.values():
+                branch.merge(parent)
+            parent.touched.update(self.touched)
+            parent.call_ids.extend(self.call_ids)
+            parent.compensations.extend(self.compensations)
+            parent._after.extend(self._after)
+            self._after = []
+            self._decided = True
+
+    def delivered(self) -> list[Callable[[], None]]:
+        """What is to be run after the outermost commit; empties the list."""
+        after, self._after = self._after, []
+        return after
+
+
+_IMPURE = "A reducer must be pure: it cannot write to the session it reduces. Dispatch from the handler instead."
+
+
+def _rebased(store: Store[R], overlay: Overlay[R], now: R) -> R:
+    """The overlay's root, replayed if somebody else changed the store since it was begun: no update is lost."""
+    if now is overlay.base:
+        return overlay.root
+    for op in overlay.ops:
+        now = store._guarded(op, now)
+    return now
+
+
+def _show(roots: list[tuple[Store[Any], Any]]) -> None:
+    for store, root in roots:
+        store._root = root
+
+
+def _by_serial(store: Store[Any]) -> int:
+    return store.serial
+
+
+class _SnapshotBranch:
+    """Puts a snapshotable resource back."""
+
+    __slots__ = ("resource", "taken")
+
+    def __init__(self, resource: Snapshotable) -> None:
+        self.resource = resource
+        self.taken = resource.snapshot()
+
+    def prepare(self, scope: Scope, /) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def commit(self) -> None:
+        pass
+
+    def rollback(self) -> None:
+        self.resource.restore(self.taken)
+
+    def merge(self, parent: Scope, /) -> None:
+        parent.enlist(self.resource, self)
+
+
+class _ParticipantBranch:
+    """Carries a user's own transaction along."""
+
+    __slots__ = ("outer", "resource", "token")
+
+    def __init__(self, resource: Participant, scope: Scope) -> None:
+        self.resource = resource
+        self.token: object = None
+        outer = scope.parent
+        while outer is not None and outer.branch_of(resource) is None:
+            outer = outer.parent
+        self.outer = outer
+        hook: Any = getattr(resource, "begin" if outer is None else "savepoint", None)
+        if hook is not None:
+            self.token = hook()
+
+    def prepare(self, scope: Scope, /) -> None:  # noqa: ARG002
+        self.resource.prepare()
+
+    def settle(self) -> None:
+        self.resource.commit()
+
+    def commit(self) -> None:
+        pass
+
+    def rollback(self) -> None:
+        if self.outer is None:
+            self.resource.rollback()
+            return
+        undo: Any = getattr(self.resource, "rollback_to", None)
+        if undo is None:
+            name = type(self.resource).__qualname__
+            self.outer.doom(f"{name} has no rollback_to(token): a nested call failed and could not be undone alone.")
+        else:
+            undo(self.token)
+
+    def merge(self, parent: Scope, /) -> None:
+        parent.enlist(self.resource, self)
+
+
+_kinds: dict[type, int] = {}
+
+
+def _kind_of(cls: type) -> int:
+    """1: snapshotable, 2: participant, 0: neither, or a class that enlists itself (`__transactional__`)."""
+    if getattr(cls, "__transactional__", False):
+        return 0
+    if all(callable(getattr(cls, name, None)) for name in ("prepare", "commit", "rollback")):
+        return 2
+    if all(callable(getattr(cls, name, None)) for name in ("snapshot", "restore")):
+        return 1
+    return 0
