@@ -1,0 +1,190 @@
+"""What a tool event *is*, once the catalog has named it: `ToolFact`, and the closed word lists it uses.
+
+A fact never holds prompt text. `arguments`, `content` and `schema` are transient: a rule may read them while the gate is
+open, nothing stores them. What is kept of them is a keyed digest over canonical JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import orjson
+
+from wardwright.catalog import ResultStatus, RiskClass, Trust
+
+Phase: TypeAlias = Literal["planning", "argument_repair", "result_interpretation", "loop_governance", "unknown"]
+"""planning: tools are declared, forced or called
+argument_repair: a call after a failed call of the same tool with invalid arguments; a rule on planning governs it too
+result_interpretation: a result is there for the model to read
+loop_governance: repeated equal facts are being counted (only a loop rule can ask for it)
+unknown: something tool-like that fits none; matches every phase for denying actions"""
+
+Source: TypeAlias = Literal[
+    "declared_tool",
+    "tool_choice",
+    "assistant_tool_call",
+    "tool_result",
+    "caller_metadata",
+    "inferred",
+    "provider_event",
+]
+"""declared_tool: the request offers it
+tool_choice: the request forces it
+assistant_tool_call: the model calls it
+tool_result: its answer
+caller_metadata: a caller on a trusted path attests it
+inferred: we concluded it (a failed call that will now be repaired)
+provider_event: the provider says it ran it"""
+
+Confidence: TypeAlias = Literal["exact", "declared", "inferred", "ambiguous"]
+"""exact: a catalog entry names this tool
+declared: an attestation or the wire names it
+inferred: a pattern of the catalog, or our own conclusion
+ambiguous: nothing names it, or sources contradict each other"""
+
+ExecutionLocation: TypeAlias = Literal["client", "wardwright", "provider", "remote_mcp", "unknown"]
+"""client: the caller runs it
+wardwright: the gateway runs it
+provider: the model's provider runs it
+remote_mcp: a remote MCP server runs it through us
+unknown: nobody can say"""
+
+Visibility: TypeAlias = Literal["remote_observed", "local_verified", "provider_attested", "opaque"]
+"""remote_observed: we saw call and result pass
+local_verified: we ran it
+provider_attested: the provider reported it
+opaque: nothing was reported"""
+
+Mark: TypeAlias = Literal[
+    "definition_changed", "altered", "forged", "result_for_denied_call", "session_rotated", "claim_contradicted"
+]
+"""definition_changed: description or schema differ from what was pinned
+altered: a known call or result came back with other content
+forged: a call or result that never passed here, after things that did
+result_for_denied_call: an answer to a call we denied
+session_rotated: the transcript belongs to another session than the header says
+claim_contradicted: a caller's attestation says less than we observed"""
+
+PHASES: Final[tuple[str, ...]] = get_args(Phase)
+RISK_CLASSES: Final[tuple[str, ...]] = get_args(RiskClass)
+SOURCES: Final[tuple[str, ...]] = get_args(Source)
+RESULT_STATUSES: Final[tuple[str, ...]] = get_args(ResultStatus)
+CONFIDENCES: Final[tuple[str, ...]] = get_args(Confidence)
+EXECUTION_LOCATIONS: Final[tuple[str, ...]] = get_args(ExecutionLocation)
+MARKS: Final[tuple[str, ...]] = get_args(Mark)
+
+VISIBILITY: Final[Mapping[str, Visibility]] = {
+    "client": "remote_observed",
+    "wardwright": "local_verified",
+    "provider": "provider_attested",
+    "remote_mcp": "remote_observed",
+    "unknown": "opaque",
+}
+
+
+@dataclass(slots=True)
+class ToolFact:
+    """One tool event, named by the catalog. Made by `history.observe`; lives as long as one gate."""
+
+    # Stored: these reach receipts and history.
+    namespace: str
+    name: str
+    raw_name: str
+    risk_class: RiskClass
+    phase: Phase
+    source: Source
+    tool_call_id: str = ""
+    """The id the caller will see (minted when the provider's was missing or repeated)."""
+    result_status: ResultStatus = "unknown"
+    confidence: Confidence = "exact"
+    execution_location: ExecutionLocation = "client"
+    visibility_level: Visibility = "remote_observed"
+    marks: tuple[Mark, ...] = ()
+    trust: Trust = "untrusted"
+    """Of the result; meaningful for tool_result facts."""
+    effects: tuple[str, ...] = ()
+    arguments_digest: str = ""
+    """Keyed digest over canonical JSON; empty when the event carries no arguments. A result repeats its call's."""
+    result_digest: str = ""
+    definition_hash: str = ""
+    """Hash of description and schema; declared_tool facts only."""
+    repeat: bool = False
+    """Seen before and still current (a retry): rules judge it again, nothing counts it again."""
+    ordinal: int = 0
+    """Event number in the session; 0 for a repeat."""
+
+    # Transient: never stored.
+    item: int = -1
+    """Index in `Turn.items`; -1 when the fact comes from elsewhere."""
+    arguments: str | None = None
+    content: str | None = None
+    schema: Mapping[str, Any] | None = None
+    invalid_arguments: bool = False
+    """The failed call's arguments were unreadable or broke the declared schema (argument_repair follows)."""
+
+
+STORED_FIELDS: Final[tuple[str, ...]] = (
+    "namespace",
+    "name",
+    "raw_name",
+    "risk_class",
+    "phase",
+    "source",
+    "tool_call_id",
+    "result_status",
+    "confidence",
+    "execution_location",
+    "visibility_level",
+    "marks",
+    "trust",
+    "effects",
+    "arguments_digest",
+    "result_digest",
+    "definition_hash",
+    "repeat",
+    "ordinal",
+)
+
+
+def stored(fact: ToolFact) -> dict[str, Any]:
+    """The part of a fact that may be kept, as plain JSON values."""
+    values: dict[str, Any] = {name: getattr(fact, name) for name in STORED_FIELDS}
+    values["marks"] = list(fact.marks)
+    values["effects"] = list(fact.effects)
+    return values
+
+
+def canonical(text: str) -> bytes:
+    """Canonical JSON of `text` (keys sorted, no white space); the text itself, marked, when it is not JSON."""
+    try:
+        return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return b"\x00" + text.encode("utf-8", "surrogatepass")
+
+
+def digest(key: bytes, text: str) -> str:
+    """Keyed digest over canonical JSON: equal content, equal digest; without the key it says nothing."""
+    return hashlib.blake2b(canonical(text), key=key, digest_size=16).hexdigest()
+
+
+def text_digest(key: bytes, text: str) -> str:
+    """Keyed digest of plain text."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=16).hexdigest()
+
+
+def tool_context(facts: Sequence[ToolFact], phase: Phase) -> dict[str, Any]:
+    """The receipt's `tool_context`: the latest fact as primary tool, the declared surface, and every fact of the gate."""
+    events = [fact for fact in facts if fact.source != "declared_tool"]
+    surface = [fact for fact in facts if fact.source == "declared_tool"]
+    primary = events[-1] if events else None
+    return {
+        "phase": phase,
+        "primary_tool": None if primary is None else stored(primary),
+        "available_tools": [
+            {"namespace": fact.namespace, "name": fact.name, "risk_class": fact.risk_class} for fact in surface
+        ],
+        "facts": [stored(fact) for fact in events],
+    }

@@ -1,0 +1,1 @@
+"""Where ledgers, registers, receipts and sealed rows are kept, behind one protocol."""

@@ -1,0 +1,159 @@
+"""The `Store` protocol: what the gateway needs kept, and the promises every backend makes.
+
+Promises, tested by one conformance suite:
+ 1. `commit` is atomic: delta, receipt and sealed rows, or none of them; it returns only when they survive a killed process.
+ 2. It raises VersionConflict, changing nothing, when any scope in the delta has another version than `base_version`.
+ 3. `load` sees every commit that returned before it was called, by any process.
+ 4. Any other failure raises StoreUnavailable. Nothing is ever invented: no default for what could not be read.
+ 5. Nothing costs more as a scope, or the number of receipts, grows.
+All methods are synchronous; the gateway decides on which thread they run. Times are milliseconds since the epoch, given in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wardwright.history import ChainLink, Delta, Head, ReceiptRow, ScopeState
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRow:
+    """One encrypted row of a session's working set (a held reply, denied calls to splice, what an approver must see)."""
+
+    scope: str
+    """Scope key of the session."""
+    name: str
+    """Unique within the scope, for example `held:<handle>`."""
+    expires_at_ms: int
+    body: bytes
+    """Already encrypted; a store never sees the clear text."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReceipt:
+    """A receipt with its place in the chain and its place in the paging order."""
+
+    row: ReceiptRow
+    link: ChainLink
+    cursor: int
+    """Rises with every receipt of the store; what paging is by."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptQuery:
+    """Filters are joined by *and*; several values of one name by *or*."""
+
+    tags: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    since_ms: int | None = None
+    until_ms: int | None = None
+    before: int | None = None
+    """Cursor of the last receipt already shown (newest first)."""
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptPage:
+    receipts: tuple[StoredReceipt, ...]
+    next_before: int | None
+    """None when there is no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Signed heads of all chains; retention leaves one before it cuts."""
+
+    at_ms: int
+    heads: tuple[ChainLink, ...]
+    """Last link of every writer. Links before a checkpoint may be gone; then these stand for them."""
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEpoch:
+    """Which plan every process must use."""
+
+    epoch: int
+    plan_hash: str
+    at_ms: int
+    source: bytes
+    """The config text it was compiled from."""
+
+
+class Store(Protocol):
+    """One opened store. Safe for several threads and several processes."""
+
+    # scopes
+    def load(self, scopes: Sequence[str], wanted: Callable[[Head], Iterable[str]]) -> dict[str, ScopeState]:
+        """One consistent view: every scope with all its registers; of the first (the session) the ledger entries that
+        `wanted(head)` names. Scopes never written come back as empty ones."""
+        ...
+
+    def sessions_of(self, tenant: str, call_ids: Sequence[str]) -> dict[str, str]:
+        """Call id → scope key of the session whose ledger holds `c:<call id>` as passed, denied or held, same tenant."""
+        ...
+
+    def commit(
+        self,
+        delta: Delta,
+        receipt: ReceiptRow | None = None,
+        *,
+        seal: Sequence[SealedRow] = (),
+        unseal: Sequence[tuple[str, str]] = (),
+    ) -> ChainLink | None:
+        """All of it in one transaction. `unseal` names rows (scope, name) used up by this gate; SealedMissing if one is gone."""
+        ...
+
+    # sealed working set
+    def sealed(self, scope: str, name: str, now_ms: int) -> SealedRow:
+        """The row, without using it up. SealedMissing when it expired or was used."""
+        ...
+
+    def sweep(self, now_ms: int) -> int:
+        """Erases expired sealed rows; how many."""
+        ...
+
+    # receipts
+    def receipt(self, receipt_id: str) -> StoredReceipt | None: ...
+
+    def receipts(self, query: ReceiptQuery) -> ReceiptPage:
+        """Newest first. Every receipt whose commit returned before the call is found."""
+        ...
+
+    def chain(self, writer: str, after: int = 0, limit: int = 1000) -> tuple[StoredReceipt, ...]:
+        """Receipts of one writer in chain order, for `verify` and export."""
+        ...
+
+    def heads(self) -> tuple[ChainLink, ...]: ...
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]: ...
+
+    def forget_receipts(self, before_ms: int, checkpoint: Checkpoint) -> int:
+        """Retention: removes older receipts and keeps the checkpoint, in one transaction; how many."""
+        ...
+
+    # scopes' life
+    def forget_scopes(self, kind: str, before_ms: int) -> int:
+        """Retention of one scope kind: erases scopes not written since; how many."""
+        ...
+
+    def forget_tenant(self, tenant: str) -> int:
+        """Erasure: scopes, sealed rows and receipt bodies of a tenant; the chain stays verifiable (body replaced by its hash)."""
+        ...
+
+    # plan
+    def plan_epoch(self) -> PlanEpoch | None: ...
+
+    def activate(self, plan_hash: str, source: bytes, now_ms: int, expected_epoch: int) -> PlanEpoch:
+        """Makes a plan the current one for every process; VersionConflict when the epoch is not `expected_epoch` any more."""
+        ...
+
+    # counters that are not policy: alerts sent, would-have counts, rule statistics for `report`
+    def count(self, increments: Mapping[str, int]) -> None: ...
+
+    def counters(self, prefix: str) -> dict[str, int]: ...
+
+    def close(self) -> None: ...
