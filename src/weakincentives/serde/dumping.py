@@ -1,0 +1,165 @@
+"""Turns a value into what JSON can hold, secrets redacted on demand. Needs no pydantic.
+
+The one way out of the process for params, results and events. Must never write a secret when asked to redact,
+and must never loop on a value that contains itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import math
+import os
+import typing
+import uuid
+from collections.abc import Mapping
+from typing import Any, cast
+
+import orjson
+
+from weakincentives.serde.problem import path_text
+from weakincentives.serde.secret import REDACTED, is_secret, member_hint, secret_hints
+
+_MAX_DEPTH = 500
+
+_Path = tuple[str | int, ...]
+
+
+def dump(value: object, *, redact: bool = False) -> Any:
+    """The value as dict, list, str, number, bool or None; raises ValueError, with the path, for anything else."""
+    return _dump(value, None, redact, ())
+
+
+def dump_json(value: object, *, redact: bool = False) -> str:
+    """The value as JSON text."""
+    plain = dump(value, redact=redact)
+    try:
+        return orjson.dumps(plain).decode()
+    except TypeError:  # integers beyond 64 bits, deep nesting, halves of surrogate pairs: slower, but possible
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+
+
+def redact(value: object) -> Any:
+    """The value dumped, with every secret field replaced by `[redacted]`."""
+    return dump(value, redact=True)
+
+
+def _dump(value: Any, hint: object, redact: bool, path: _Path) -> Any:
+    kind = cast("type[object]", type(value))
+    if hint is not None:
+        hint = member_hint(hint, value)
+        if is_secret(hint):
+            return None if value is None else REDACTED
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise ValueError(f"Cannot dump {path_text(path)}: {value} is not a JSON number")
+        return value
+    if len(path) > _MAX_DEPTH:
+        raise ValueError(f"Cannot dump a value that is nested deeper than {_MAX_DEPTH} levels or contains itself")
+    if isinstance(value, enum.Enum):
+        return _dump(value.value, None, redact, path)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _dump_record(value, hint, redact, path)
+    if isinstance(value, Mapping):
+        return _dump_mapping(cast("Mapping[Any, Any]", value), hint, redact, path)
+    text = scalar_text(value)
+    if text is not None:
+        return text
+    if isinstance(value, set | frozenset):
+        items = _dump_items(list(cast("set[Any]", value)), hint, redact, path)
+        return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return _dump(float(value), None, redact, path)
+    if isinstance(value, collections.abc.Sequence):
+        return _dump_items(cast("collections.abc.Sequence[Any]", value), hint, redact, path)
+    raise ValueError(f"Cannot dump {path_text(path)}: {kind.__qualname__} has no JSON form")
+
+
+def _dump_record(value: Any, hint: object, redact: bool, path: _Path) -> dict[str, Any]:
+    if not redact:
+        return {
+            field.name: _dump(getattr(value, field.name), None, False, (*path, field.name))
+            for field in dataclasses.fields(value)
+        }
+    cls = cast("type[object]", type(value))
+    # The hint knows the arguments of a generic class; the instance does not.
+    hints = secret_hints(hint if typing.get_origin(hint) is cls else cls)
+    return {
+        field.name: _dump(getattr(value, field.name), hints.get(field.name), True, (*path, field.name))
+        for field in dataclasses.fields(value)
+    }
+
+
+def _dump_mapping(value: Mapping[Any, Any], hint: object, redact: bool, path: _Path) -> dict[str, Any]:
+    arguments = typing.get_args(hint)
+    key_hint, item_hint = arguments if len(arguments) == 2 else (None, None)
+    made: dict[str, Any] = {}
+    for key, item in value.items():
+        name = _key_text(_dump(key, key_hint, redact, path), path)
+        while name in made:  # keys that only differ in Python (1 and "1"), or several redacted ones: lose none
+            name += "'"
+        made[name] = _dump(item, item_hint, redact, (*path, name))
+    return made
+
+
+def _key_text(key: Any, path: _Path) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool | int | float) or key is None:
+        return json.dumps(key)
+    raise ValueError(f"Cannot dump {path_text(path)}: a key must be text or a scalar")
+
+
+def _dump_items(items: collections.abc.Sequence[Any], hint: object, redact: bool, path: _Path) -> list[Any]:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+        hints: collections.abc.Sequence[object] = arguments if len(arguments) == len(items) else ()
+    else:
+        hints = [arguments[0]] * len(items) if arguments else ()
+    if not hints:
+        hints = [None] * len(items)
+    return [
+        _dump(item, item_hint, redact, (*path, at))
+        for at, (item, item_hint) in enumerate(zip(items, hints, strict=True))
+    ]
+
+
+def scalar_text(value: object) -> str | None:
+    """The text that stands for a date, path, UUID, decimal, duration or bytes; None for other values."""
+    match value:
+        case datetime.datetime() | datetime.date() | datetime.time():
+            return value.isoformat()
+        case datetime.timedelta():
+            return _duration_text(value)
+        case decimal.Decimal():
+            if not value.is_finite():
+                raise ValueError(f"Cannot dump {value}: it is not a JSON number")
+            return str(value)
+        case uuid.UUID():
+            return str(value)
+        case bytes() | bytearray():
+            return base64.b64encode(value).decode()
+        case os.PathLike():
+            return os.fspath(cast("os.PathLike[str]", value))
+        case _:
+            return None
+
+
+def _duration_text(value: datetime.timedelta) -> str:
+    sign = "-" if value < datetime.timedelta(0) else ""
+    value = abs(value)
+    minutes, seconds = divmod(value.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    fraction = f".{value.microseconds:06d}" if value.microseconds else ""
+    return f"{sign}P{value.days}DT{hours}H{minutes}M{seconds}{fraction}S"

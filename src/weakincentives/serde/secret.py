@@ -1,0 +1,101 @@
+"""The Secret marker and where it sits in a type: what may never leave the process in clear.
+
+Decides only which fields are secret; `dumping`, `codec` and `problem` act on it. When a class cannot be read,
+a field whose annotation merely mentions Secret counts as secret: a leak is worse than a redacted field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, cast
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.serde.resolve import fields_of, owned_hints, substitute, type_arguments
+
+REDACTED = "[redacted]"
+"""What stands in the place of a secret value in every text, event, trace and log."""
+
+
+class Secret:
+    """Marks a value as secret: `token: Annotated[str, Secret]`."""
+
+
+_SOMETHING = object()  # stands for a hint we cannot see through but know to be secret
+
+
+def is_secret(hint: object) -> bool:
+    """Whether the hint itself, not something inside it, carries the marker."""
+    if hint is _SOMETHING:
+        return True
+    metadata = cast("tuple[object, ...]", getattr(hint, "__metadata__", ()))
+    return any(item is Secret or isinstance(item, Secret) for item in metadata)
+
+
+@functools.lru_cache(maxsize=1024)
+def has_secrets(cls: Any) -> bool:
+    """Whether a value of this type can hold a secret, at any depth that the annotations show."""
+    return _holds_secret(cls, frozenset())
+
+
+@functools.lru_cache(maxsize=1024)
+def secret_hints(cls: Any) -> Mapping[str, object]:
+    """The fields of a dataclass (or generic alias of one) that need care when dumped, with the hint that says how."""
+    origin = cast("type", typing.get_origin(cls) or cls)
+    arguments = type_arguments(origin, typing.get_args(cls))
+    try:
+        hints = owned_hints(origin)
+    except PromptValidationError:
+        return {
+            field.name: _SOMETHING
+            for field in fields_of(origin)
+            if "Secret" in (field.type if isinstance(field.type, str) else repr(field.type))
+        }
+    found: dict[str, object] = {}
+    for name, (owner, hint) in hints.items():
+        hint = substitute(hint, arguments.get(owner, {}))
+        if _holds_secret(hint, frozenset({origin})):
+            found[name] = hint
+    return found
+
+
+def member_hint(hint: object, value: object) -> object:
+    """Strips what does not shape the value: of a union, the member that speaks for this value; secret wins a tie."""
+    if hint is _SOMETHING or is_secret(hint):
+        return hint
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        return member_hint(typing.get_args(hint)[0], value)
+    if isinstance(hint, typing.NewType):
+        return member_hint(hint.__supertype__, value)
+    if origin is typing.Union or origin is types.UnionType:
+        members = [member_hint(member, value) for member in typing.get_args(hint)]
+        secret = next((member for member in members if is_secret(member)), None)
+        if secret is not None and value is not None:
+            return secret
+        for member in members:
+            kind = typing.get_origin(member) or member
+            if isinstance(kind, type) and isinstance(value, kind):
+                return member
+        return None
+    return hint
+
+
+def _holds_secret(hint: object, seen: frozenset[object]) -> bool:
+    if is_secret(hint):
+        return True
+    if isinstance(hint, typing.NewType):
+        return _holds_secret(hint.__supertype__, seen)
+    origin = typing.get_origin(hint) or hint
+    if isinstance(origin, type) and dataclasses.is_dataclass(origin) and origin not in seen:
+        arguments = type_arguments(origin, typing.get_args(hint))
+        try:
+            hints = owned_hints(origin)
+        except PromptValidationError:
+            return bool(secret_hints(origin))
+        below = seen | {origin}
+        return any(_holds_secret(substitute(inner, arguments.get(owner, {})), below) for owner, inner in hints.values())
+    return any(_holds_secret(argument, seen) for argument in typing.get_args(hint))
