@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from .lock import WriterLock
-from .scope import Branch, CommitLog, Overlay, Participant, ResourceView, Scope, Snapshotable, Store, current_scope
+from .scope import (
+    Branch,
+    CommitLog,
+    Mark,
+    Participant,
+    ResourceView,
+    Scope,
+    Snapshotable,
+    Store,
+    current_scope,
+    view_of,
+)
 
 __all__ = [
     "Branch",
     "CommitLog",
-    "Overlay",
+    "Mark",
     "Participant",
     "ResourceView",
     "Scope",
@@ -16,4 +27,5 @@ __all__ = [
     "Store",
     "WriterLock",
     "current_scope",
+    "view_of",
 ]

@@ -21,10 +21,10 @@ import itertools
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar, Token
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from ..errors import FencedWriteError, ReadOnlyError, RollbackError, TransactionError
 from .lock import WriterLock
@@ -67,6 +67,29 @@ class ResourceView(Protocol):
     def built(self) -> tuple[object, ...]: ...
 
     def observe(self, fn: Callable[[object], None], /) -> Callable[[], None]: ...
+
+
+class _Fixed:
+    """Resources that were handed over ready-made: nothing is built later."""
+
+    __slots__ = ("built",)
+
+    def __init__(self, built: tuple[object, ...]) -> None:
+        self.built = built
+
+    def observe(self, fn: Callable[[object], None], /) -> Callable[[], None]:  # noqa: ARG002
+        return lambda: None
+
+
+def view_of(resources: object) -> ResourceView:
+    """The resources to take into a transaction: an opened context, a mapping of instances, one instance, or None."""
+    if resources is None:
+        return _Fixed(())
+    if hasattr(resources, "built") and hasattr(resources, "observe"):
+        return cast("ResourceView", resources)
+    if isinstance(resources, Mapping):
+        return _Fixed(tuple(cast("Mapping[object, object]", resources).values()))
+    return _Fixed((resources,))
 
 
 class Branch(Protocol):
@@ -114,6 +137,17 @@ class Overlay(Generic[R]):
         self.ops: list[Op[R]] = []
 
 
+class Mark(Generic[R]):
+    """A place in a store's history to go back to."""
+
+    __slots__ = ("length", "root", "scope")
+
+    def __init__(self, scope: Scope | None, root: R, length: int) -> None:
+        self.scope = scope
+        self.root = root
+        self.length = length
+
+
 class Store(Generic[R]):
     """A mutable cell that holds an immutable root. Lives as long as its session or filesystem."""
 
@@ -151,6 +185,24 @@ class Store(Generic[R]):
                 self.log.append("", [(self, (op,))])
             self._root = root
             return root
+
+    def mark(self, scope: Scope | None) -> Mark[R]:
+        """The root that `scope` sees now, and how far its overlay had come: what `rewind` needs."""
+        overlay = None if scope is None else scope._overlays.get(self)
+        return Mark(scope, self.view(scope), 0 if overlay is None else len(overlay.ops))
+
+    def rewind(self, mark: Mark[R], scope: Scope | None, op: Op[R], kind: str = "") -> None:
+        """Go back to `mark`. Inside the scope that set it only that scope's later writes are dropped; anywhere
+        else it is a write like any other: `op` puts the marked root in place of the present one."""
+        if scope is None or mark.scope is not scope:
+            self.apply(op, scope, kind, "*")
+            return
+        with scope._mutex:
+            scope.check_writable(kind or "store")
+            overlay = scope._overlays.get(self)
+            if overlay is not None and mark.length <= len(overlay.ops):
+                del overlay.ops[mark.length :]
+                overlay.root = mark.root
 
     def _guarded(self, op: Op[R], root: R) -> R:
         # A reducer that writes would lose its own update; say so instead.

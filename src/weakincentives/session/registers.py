@@ -1,0 +1,48 @@
+"""Small named values that a rollback does not touch: counters, reservations, approvals.
+
+`session.reset()` clears them, a durable session keeps them. Values must be JSON-like.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+A = TypeVar("A")
+
+
+class Registers:
+    """One per session. `update` is atomic: two calls never take the same last seat."""
+
+    def __init__(self, values: dict[str, Any] | None = None) -> None:
+        self._mutex = threading.RLock()
+        self._values: dict[str, Any] = dict(values or {})
+        self.keep: Callable[[str, Any], None] | None = None
+        """Set by a durable session: called with each change before it is made."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def update(self, key: str, fn: Callable[[Any], tuple[Any, A]]) -> A:
+        """Replace the value by the first of what `fn` makes of it, and answer the second. None removes it."""
+        with self._mutex:
+            old = self._values.get(key)
+            new, answer = fn(old)
+            if new is not old:
+                if self.keep is not None:
+                    self.keep(key, new)
+                if new is None:
+                    self._values.pop(key, None)
+                else:
+                    self._values[key] = new
+            return answer
+
+    def clear(self) -> None:
+        with self._mutex:
+            for key in list(self._values):
+                self.update(key, lambda _: (None, None))
+
+    def copy(self) -> dict[str, Any]:
+        with self._mutex:
+            return dict(self._values)

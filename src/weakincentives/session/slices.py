@@ -1,0 +1,252 @@
+"""Slices: what a session holds, by type, and the pure reducers that change them.
+
+STATE is working memory and rolls back with the call that wrote it; LOG is history and never does. A reducer sees a view
+and an event and answers with one operation; it must never write by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from immutables import Map
+
+from .vector import EMPTY, Vector
+
+T = TypeVar("T")
+E_contra = TypeVar("E_contra", contravariant=True)
+C = TypeVar("C", bound=type)
+
+Root = Map[type, Vector[Any]]
+
+
+class SliceKind(enum.Enum):
+    """How a slice lives."""
+
+    STATE = "state"
+    """Working memory: rolled back with the call that wrote it."""
+    LOG = "log"
+    """History: appended to, never rolled back."""
+
+
+def log_slice(cls: C) -> C:
+    """Declare that the slice of this type is a LOG."""
+    cls.__slice_kind__ = SliceKind.LOG
+    return cls
+
+
+def kind_of(cls: type) -> SliceKind:
+    return getattr(cls, "__slice_kind__", SliceKind.STATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Generic[T]):
+    """Add one item at the end."""
+
+    item: T
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Generic[T]):
+    """Add several items at the end."""
+
+    items: Sequence[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Generic[T]):
+    """Put these items in place of everything."""
+
+    items: Sequence[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Remove the items the predicate picks, or all."""
+
+    predicate: Callable[[Any], bool] | None = None
+
+
+SliceOp = Append[T] | Extend[T] | Replace[T] | Clear
+
+
+class SliceView(Generic[T]):
+    """What a reducer may look at: one slice, as it is now."""
+
+    __slots__ = ("_vector",)
+
+    def __init__(self, vector: Vector[T]) -> None:
+        self._vector = vector
+
+    def all(self) -> tuple[T, ...]:
+        return tuple(self._vector)
+
+    def latest(self) -> T | None:
+        return self._vector.last
+
+    def where(self, predicate: Callable[[T], bool]) -> tuple[T, ...]:
+        return tuple(item for item in self._vector if predicate(item))
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self._vector) == 0
+
+    def __len__(self) -> int:
+        return len(self._vector)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._vector)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerContext:
+    """What a reducer may know beside its slice."""
+
+    session_id: str
+    slice_type: type
+
+
+class Reducer(Protocol[T, E_contra]):
+    def __call__(self, view: SliceView[T], event: E_contra, /, *, context: ReducerContext) -> SliceOp[T]: ...
+
+
+def append_all(view: SliceView[Any], event: Any, *, context: ReducerContext) -> SliceOp[Any]:  # noqa: ARG001
+    """Keep every event."""
+    return Append(event)
+
+
+def replace_latest(view: SliceView[Any], event: Any, *, context: ReducerContext) -> SliceOp[Any]:  # noqa: ARG001
+    """Keep the newest event only."""
+    return Replace((event,))
+
+
+def upsert_by(key: Callable[[Any], object]) -> Reducer[Any, Any]:
+    """Keep one item per key: the newest takes the place of the one it replaces."""
+
+    def upsert(view: SliceView[Any], event: Any, *, context: ReducerContext) -> SliceOp[Any]:  # noqa: ARG001
+        wanted = key(event)
+        items = list(view)
+        for index, item in enumerate(items):
+            if key(item) == wanted:
+                items[index] = event
+                return Replace(items)
+        return Append(event)
+
+    return upsert
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def reducer(*, on: type) -> Callable[[F], F]:
+    """Mark a method of a slice type as its reducer for events of type `on`.
+
+    The method gets the latest item as `self` and the event; it returns the next item, or a slice operation.
+    """
+
+    def mark(fn: F) -> F:
+        fn.__reduces__ = on  # pyright: ignore[reportFunctionMemberAccess]
+        return fn
+
+    return mark
+
+
+def declared_reducers(cls: type, initial: Callable[[], Any] | None) -> list[tuple[type, Reducer[Any, Any]]]:
+    """The `@reducer` methods of a slice type, as ordinary reducers."""
+    found: list[tuple[type, Reducer[Any, Any]]] = []
+    for _, method in inspect.getmembers(cls, callable):
+        event_type = getattr(method, "__reduces__", None)
+        if event_type is not None:
+            found.append((event_type, _as_reducer(cls, method, initial)))
+    return found
+
+
+def _as_reducer(cls: type, method: Callable[..., Any], initial: Callable[[], Any] | None) -> Reducer[Any, Any]:
+    def reduce(view: SliceView[Any], event: Any, *, context: ReducerContext) -> SliceOp[Any]:  # noqa: ARG001
+        current = view.latest()
+        if current is None:
+            if initial is None:
+                return Replace(())
+            current = initial()
+        outcome = method(current, event)
+        if isinstance(outcome, cls):
+            return Replace((outcome,))
+        return cast("SliceOp[Any]", outcome)
+
+    return reduce
+
+
+def operate(vector: Vector[T], op: SliceOp[T]) -> Vector[T]:
+    """The slice after the operation."""
+    match op:
+        case Append(item):
+            return vector.append(item)
+        case Extend(items):
+            return vector.extend(items)
+        case Replace(items):
+            return Vector[T].of(items)
+        case Clear(predicate):
+            if predicate is None:
+                return cast("Vector[T]", EMPTY)
+            return Vector[T].of(item for item in vector if not predicate(item))
+    raise TypeError(f"A reducer must return Append, Extend, Replace or Clear, got {type(op).__qualname__}")
+
+
+class SliceWrite:
+    """One operation on one slice, as the transaction replays it and the durable log stores it."""
+
+    __slots__ = ("op", "slice_type")
+
+    def __init__(self, slice_type: type, op: SliceOp[Any]) -> None:
+        self.slice_type = slice_type
+        self.op = op
+
+    def __call__(self, root: Root) -> Root:
+        return root.set(self.slice_type, operate(root.get(self.slice_type, EMPTY), self.op))
+
+    def outcomes(self) -> Iterable[tuple[type, SliceOp[Any]]]:
+        return ((self.slice_type, self.op),)
+
+
+class EventWrite:
+    """One event and all reducers it has: they change the root together or not at all."""
+
+    __slots__ = ("_outcomes", "event", "reducers", "session_id")
+
+    def __init__(self, event: object, reducers: Sequence[tuple[type, Reducer[Any, Any]]], session_id: str) -> None:
+        self.event = event
+        self.reducers = reducers
+        self.session_id = session_id
+        self._outcomes: list[tuple[type, SliceOp[Any]]] = []
+
+    def __call__(self, root: Root) -> Root:
+        outcomes: list[tuple[type, SliceOp[Any]]] = []
+        for slice_type, reduce in self.reducers:
+            vector: Vector[Any] = root.get(slice_type, EMPTY)
+            op = reduce(SliceView(vector), self.event, context=ReducerContext(self.session_id, slice_type))
+            root = root.set(slice_type, operate(vector, op))
+            outcomes.append((slice_type, op))
+        self._outcomes = outcomes
+        return root
+
+    def outcomes(self) -> Iterable[tuple[type, SliceOp[Any]]]:
+        """What the reducers decided when last run."""
+        return self._outcomes
+
+
+class RootWrite:
+    """All STATE slices at once: a restore or a reset."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+
+    def __call__(self, root: Root) -> Root:  # noqa: ARG002
+        return self.root
+
+    def outcomes(self) -> Iterable[tuple[type, SliceOp[Any]]]:
+        return [(cls, Replace(tuple(vector))) for cls, vector in self.root.items()]

@@ -1,0 +1,62 @@
+"""A persistent sequence: appending gives a new one, the old one stays, and both cost the same at any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar, cast
+
+from immutables import Map
+
+T = TypeVar("T")
+
+_WIDTH = 32
+_NO_CHUNKS: Map[int, tuple[object, ...]] = Map()
+
+
+class Vector(Generic[T]):
+    """Full chunks in a persistent map, the rest in a short tuple. Immutable; share it freely."""
+
+    __slots__ = ("_chunks", "_tail")
+
+    def __init__(self, chunks: Map[int, tuple[T, ...]], tail: tuple[T, ...]) -> None:
+        self._chunks = chunks
+        self._tail = tail
+
+    @staticmethod
+    def of(items: Iterable[T]) -> Vector[T]:
+        everything = tuple(items)
+        full = len(everything) // _WIDTH * _WIDTH
+        if not full:
+            return Vector(cast("Map[int, tuple[T, ...]]", _NO_CHUNKS), everything)
+        chunks = {start // _WIDTH: everything[start : start + _WIDTH] for start in range(0, full, _WIDTH)}
+        return Vector(Map(chunks), everything[full:])
+
+    def append(self, item: T) -> Vector[T]:
+        tail = self._tail
+        if len(tail) < _WIDTH:
+            return Vector(self._chunks, (*tail, item))
+        return Vector(self._chunks.set(len(self._chunks), tail), (item,))
+
+    def extend(self, items: Iterable[T]) -> Vector[T]:
+        vector = self
+        for item in items:
+            vector = vector.append(item)
+        return vector
+
+    @property
+    def last(self) -> T | None:
+        # The tail is empty only in an empty vector, or in one made of full chunks by `of`.
+        if self._tail:
+            return self._tail[-1]
+        return self._chunks[len(self._chunks) - 1][-1] if self._chunks else None
+
+    def __len__(self) -> int:
+        return len(self._chunks) * _WIDTH + len(self._tail)
+
+    def __iter__(self) -> Iterator[T]:
+        for index in range(len(self._chunks)):
+            yield from self._chunks[index]
+        yield from self._tail
+
+
+EMPTY: Vector[object] = Vector(_NO_CHUNKS, ())
