@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.errors import BudgetExceededError, DeadlineExceededError
+from .clock import SYSTEM_CLOCK, Clock
+from .errors import BudgetExceededError, DeadlineExceededError
 
 _log: Final = logging.getLogger(__name__)
 
