@@ -298,8 +298,9 @@ class ResourceContext:
     ) -> Any:
         """Run the provider; keep the instance if everything went well, close what there is of it if not."""
         parent = _here.frame
-        inner = next(_chain(parent, self), None)
-        frame = _Frame(binding, self, store, via if inner is None or via is not None else inner.via, parent)
+        if via is None:
+            via = next((link.via for link in _chain(parent, self)), None)
+        frame = _Frame(binding, self, store, via, parent)
         _here.frame = frame
         try:
             instance = binding.provider(resolver)
@@ -311,7 +312,7 @@ class ResourceContext:
             if not self._is_alias(instance, frame):
                 frame.loose.append(instance)
                 post_construct(instance)
-                self._announce(instance, frame.via)
+                self._announce(instance, via)
             with self._lock:
                 if store.closed:
                     raise self._closed_meanwhile(binding)
@@ -340,6 +341,8 @@ class ResourceContext:
         )
 
     def _announce(self, instance: object, via: ToolScope | None) -> None:
+        if not self._observers and (via is None or not via._observers):
+            return
         with self._lock:
             observers = [*self._observers.values()]
             if via is not None:

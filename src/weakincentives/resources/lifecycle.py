@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
-from inspect import iscoroutine
+from types import CoroutineType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ..errors import ResourceError
@@ -68,7 +68,7 @@ def post_construct(instance: object) -> None:
 
 def refuse_coroutine(value: object, made_by: str) -> None:
     """Raise when `value` is a coroutine that nobody would ever await."""
-    if iscoroutine(value):
+    if isinstance(value, CoroutineType):
         value.close()
         raise ResourceError(
             f"{made_by} is async, but resources are built without an event loop. Make it a plain function."
@@ -141,7 +141,9 @@ def _begin_close(instance: object) -> Awaitable[object] | None:
     if name is None:
         return None
     result = cast(Callable[[], object], getattr(instance, name))()
-    return cast(Awaitable[object], result) if isinstance(result, Awaitable) else None
+    if result is None or not isinstance(result, Awaitable):
+        return None
+    return cast(Awaitable[object], result)
 
 
 def _story(failure: Failure) -> str:
