@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import Token
 from functools import partial
 from pathlib import Path
@@ -38,11 +38,13 @@ from .slices import (
     SliceOp,
     SliceView,
     SliceWrite,
+    Update,
     append_all,
     declared_reducers,
+    items_of,
     kind_of,
 )
-from .vector import EMPTY, Vector
+from .vector import EMPTY, Items, Keyed
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -130,7 +132,9 @@ class Core:
 
     def register(self, event_type: type, slice_type: type, reduce: Reducer[Any, Any]) -> None:
         with self.mutex:
-            self.reducers = {**self.reducers, event_type: (*self.reducers.get(event_type, ()), (slice_type, reduce))}
+            known = self.reducers.get(event_type, ())
+            if (slice_type, reduce) not in known:  # a section installs its reducers at every evaluation
+                self.reducers = {**self.reducers, event_type: (*known, (slice_type, reduce))}
 
     def check_open(self) -> None:
         if self.poison is not None:
@@ -182,7 +186,7 @@ class Core:
         if reduce is append_all:
             items: tuple[object, ...] = (event,)
         else:
-            view: SliceView[Any] = SliceView(Vector[Any].of(self.log(slice_type)))
+            view: SliceView[Any] = SliceView(EMPTY.of(self.log(slice_type)))
             match reduce(view, event, context=ReducerContext(self.session_id, slice_type)):
                 case Append(item):
                     items = (item,)
@@ -282,6 +286,10 @@ class Session:
     def dispatch(self, event: object) -> None:
         """Apply the event's reducers, all or none; without any, append it to the slice of its own type."""
         self._core.dispatch(event, self._scope)
+
+    def announce(self, event: object) -> None:
+        """Tell subscribers at once; nothing is recorded and nothing waits for a commit."""
+        self._core.deliver(event)
 
     def install(self, slice_type: type, *, initial: Callable[[], Any] | None = None) -> None:
         """Register the `@reducer` methods of a slice type."""
@@ -413,11 +421,11 @@ class Slice(Generic[T]):
         self._type = slice_type
 
     @property
-    def _items(self) -> Vector[T] | Log[T]:
+    def _items(self) -> Items[T] | Log[T]:
         core = self._session._core
         if kind_of(self._type) is SliceKind.LOG:
             return core.log(self._type)
-        return core.state.view(self._session._scope).get(self._type, EMPTY)
+        return items_of(core.state.view(self._session._scope), self._type)
 
     def all(self) -> tuple[T, ...]:
         return tuple(self._items)
@@ -446,6 +454,19 @@ class Slice(Generic[T]):
 
     def append(self, *items: T) -> None:
         self._write(Append(items[0]) if len(items) == 1 else Extend(items))
+
+    def get(self, key: Hashable) -> T | None:
+        """The item with this key (keyed slices)."""
+        items = self._items
+        if not isinstance(items, Keyed):
+            raise TypeError(f"{self._type.__qualname__} is not a keyed slice; declare it with @keyed_slice.")
+        return items.get(key)
+
+    def update(self, key: Hashable, delta: object) -> None:
+        """Change the item with this key by `patched` of its type (keyed slices)."""
+        if getattr(self._type, "__slice_key__", None) is None:
+            raise TypeError(f"{self._type.__qualname__} is not a keyed slice; declare it with @keyed_slice.")
+        self._write(Update(key, delta))
 
     def clear(self, predicate: Callable[[T], bool] | None = None) -> None:
         """Remove what the predicate picks, or everything. A LOG slice refuses: its history is kept."""

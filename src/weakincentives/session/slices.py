@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from immutables import Map
 
-from .vector import EMPTY, Vector
+from .vector import EMPTY, Items, Keyed
 
 T = TypeVar("T")
 E_contra = TypeVar("E_contra", contravariant=True)
 C = TypeVar("C", bound=type)
 
-Root = Map[type, Vector[Any]]
+Root = Map[type, Items[Any]]
 
 
 class SliceKind(enum.Enum):
@@ -38,8 +38,27 @@ def log_slice(cls: C) -> C:
     return cls
 
 
+def keyed_slice(key: Callable[[Any], Hashable]) -> Callable[[C], C]:
+    """Declare that the slice of this type holds one item per key: appending replaces, at a cost that never grows."""
+
+    def mark(cls: C) -> C:
+        cls.__slice_key__ = staticmethod(key)
+        return cls
+
+    return mark
+
+
 def kind_of(cls: type) -> SliceKind:
     return getattr(cls, "__slice_kind__", SliceKind.STATE)
+
+
+def items_of(root: Root, cls: type) -> Items[Any]:
+    """The items of one slice, of the form its type asks for."""
+    items = root.get(cls)
+    if items is None:
+        key: Callable[[Any], Hashable] | None = getattr(cls, "__slice_key__", None)
+        return EMPTY if key is None else Keyed(key, Map(), Map())
+    return items
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +89,18 @@ class Clear:
     predicate: Callable[[Any], bool] | None = None
 
 
-SliceOp = Append[T] | Extend[T] | Replace[T] | Clear
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change the item of one key by a small delta: `item = type(item).patched(item or None, key, delta)`.
+
+    What a durable session stores is the delta, so an item that grows does not make its log grow with its square.
+    """
+
+    key: Hashable
+    delta: Any
+
+
+SliceOp = Append[T] | Extend[T] | Replace[T] | Clear | Update
 
 
 class SliceView(Generic[T]):
@@ -78,7 +108,7 @@ class SliceView(Generic[T]):
 
     __slots__ = ("_vector",)
 
-    def __init__(self, vector: Vector[T]) -> None:
+    def __init__(self, vector: Items[T]) -> None:
         self._vector = vector
 
     def all(self) -> tuple[T, ...]:
@@ -179,19 +209,20 @@ def _as_reducer(cls: type, method: Callable[..., Any], initial: Callable[[], Any
     return reduce
 
 
-def operate(vector: Vector[T], op: SliceOp[T]) -> Vector[T]:
+def operate(items: Items[Any], op: SliceOp[Any], cls: type) -> Items[Any]:
     """The slice after the operation."""
     match op:
         case Append(item):
-            return vector.append(item)
-        case Extend(items):
-            return vector.extend(items)
-        case Replace(items):
-            return Vector[T].of(items)
+            return items.append(item)
+        case Extend(more):
+            return items.extend(more)
+        case Replace(others):
+            return items.of(others)
         case Clear(predicate):
-            if predicate is None:
-                return cast("Vector[T]", EMPTY)
-            return Vector[T].of(item for item in vector if not predicate(item))
+            return items.of(()) if predicate is None else items.of(item for item in items if not predicate(item))
+        case Update(key, delta):
+            assert isinstance(items, Keyed)
+            return items.append(cast("Any", cls).patched(items.get(key), key, delta))
     raise TypeError(f"A reducer must return Append, Extend, Replace or Clear, got {type(op).__qualname__}")
 
 
@@ -205,7 +236,7 @@ class SliceWrite:
         self.op = op
 
     def __call__(self, root: Root) -> Root:
-        return root.set(self.slice_type, operate(root.get(self.slice_type, EMPTY), self.op))
+        return root.set(self.slice_type, operate(items_of(root, self.slice_type), self.op, self.slice_type))
 
     def outcomes(self) -> Iterable[tuple[type, SliceOp[Any]]]:
         return ((self.slice_type, self.op),)
@@ -225,9 +256,9 @@ class EventWrite:
     def __call__(self, root: Root) -> Root:
         outcomes: list[tuple[type, SliceOp[Any]]] = []
         for slice_type, reduce in self.reducers:
-            vector: Vector[Any] = root.get(slice_type, EMPTY)
-            op = reduce(SliceView(vector), self.event, context=ReducerContext(self.session_id, slice_type))
-            root = root.set(slice_type, operate(vector, op))
+            items = items_of(root, slice_type)
+            op = reduce(SliceView(items), self.event, context=ReducerContext(self.session_id, slice_type))
+            root = root.set(slice_type, operate(items, op, slice_type))
             outcomes.append((slice_type, op))
         self._outcomes = outcomes
         return root

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar, cast
 
 from immutables import Map
@@ -22,8 +22,8 @@ class Vector(Generic[T]):
         self._chunks = chunks
         self._tail = tail
 
-    @staticmethod
-    def of(items: Iterable[T]) -> Vector[T]:
+    def of(self, items: Iterable[T]) -> Vector[T]:
+        """Another vector, of these items."""
         everything = tuple(items)
         full = len(everything) // _WIDTH * _WIDTH
         if not full:
@@ -57,6 +57,55 @@ class Vector(Generic[T]):
         for index in range(len(self._chunks)):
             yield from self._chunks[index]
         yield from self._tail
+
+
+class Keyed(Generic[T]):
+    """A persistent sequence with one item per key: appending replaces the item with the same key, in its place."""
+
+    __slots__ = ("_by_key", "_key", "_order")
+
+    def __init__(
+        self, key: Callable[[T], Hashable], by_key: Map[Hashable, tuple[int, T]], order: Map[int, Hashable]
+    ) -> None:
+        self._key = key
+        self._by_key = by_key
+        self._order = order
+
+    def of(self, items: Iterable[T]) -> Keyed[T]:
+        return Keyed[T](self._key, Map(), Map()).extend(items)
+
+    def append(self, item: T) -> Keyed[T]:
+        key = self._key(item)
+        found = self._by_key.get(key)
+        if found is not None:
+            return Keyed(self._key, self._by_key.set(key, (found[0], item)), self._order)
+        place = len(self._order)
+        return Keyed(self._key, self._by_key.set(key, (place, item)), self._order.set(place, key))
+
+    def extend(self, items: Iterable[T]) -> Keyed[T]:
+        keyed = self
+        for item in items:
+            keyed = keyed.append(item)
+        return keyed
+
+    def get(self, key: Hashable) -> T | None:
+        found = self._by_key.get(key)
+        return None if found is None else found[1]
+
+    @property
+    def last(self) -> T | None:
+        """The item of the newest key."""
+        return None if not self._order else self._by_key[self._order[len(self._order) - 1]][1]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[T]:
+        for place in range(len(self._order)):
+            yield self._by_key[self._order[place]][1]
+
+
+Items = Vector[T] | Keyed[T]
 
 
 EMPTY: Vector[object] = Vector(_NO_CHUNKS, ())

@@ -1,0 +1,550 @@
+"""Policies: who may call which tool now. Checked before the handler, told of successes after it.
+
+A policy object holds no state and may serve many sessions. What it must remember lies in the session, under the place
+the policy stands at in its prompt: in the `PolicyState` slice, rolled back with the call, or, for what counts calls,
+in the session's registers, which no rollback undoes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, cast
+
+from immutables import Map
+
+from .. import serde
+from ..errors import FilesystemError, PromptValidationError
+from ..filesystem import Filesystem
+from ..session import Session, keyed_slice
+from .tool_context import ToolContext
+from .tool_result import ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDecision:
+    """What a policy answers."""
+
+    allowed: bool
+    reason: str | None = None
+    """Read by the model, word for word, when the call is denied."""
+    approval_id: str = ""
+    """Set when the call is neither allowed nor denied yet: somebody must approve it."""
+
+    @staticmethod
+    def allow() -> PolicyDecision:
+        return _ALLOW
+
+    @staticmethod
+    def deny(reason: str) -> PolicyDecision:
+        return PolicyDecision(False, reason)
+
+
+_ALLOW: Final = PolicyDecision(True)
+
+
+class ToolPolicy(Protocol):
+    """A rule about tool calls. Only `check` is required.
+
+    `check` may also return None (allow) or a string (deny); its first parameter gets the tool's name instead of the
+    tool when it is called `tool_name`. Optional: `name`, `on_result(tool, params, result, *, context)`,
+    `release(tool, params, *, context)` (a call this policy allowed never started) and
+    `validate(tool_names, place)` (the prompt is being bound).
+    """
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision: ...
+
+
+class PlacedPolicy:
+    """A policy at its place in a prompt, with the differences between the accepted forms removed."""
+
+    __slots__ = ("_check", "_on_result", "_wants_name", "ask", "name", "place", "policy", "release")
+
+    def __init__(self, place: str, policy: Any) -> None:
+        check = getattr(policy, "check", None)
+        if not callable(check):
+            raise PromptValidationError(
+                f"{type(policy).__qualname__} at {place} is not a policy: it has no check(tool, params, *, context) method"
+            )
+        self.place = place
+        self.policy = policy
+        name: object = getattr(policy, "name", None)
+        self.name = name if isinstance(name, str) and name else cast("type", type(policy)).__name__
+        self._check: Callable[..., object] = check
+        self._wants_name = _first_parameter(check) == "tool_name"
+        self._on_result: Callable[..., object] | None = getattr(policy, "on_result", None)
+        self.release: Callable[..., object] | None = getattr(policy, "release", None)
+        self.ask: Callable[..., object] | None = getattr(policy, "ask", None)
+
+    def check(self, tool: Any, params: object, context: ToolContext) -> object:
+        context.policy_place = self.place
+        return self._check(tool.name if self._wants_name else tool, params, context=context)
+
+    def on_result(self, tool: Any, params: object, result: ToolResult[Any], context: ToolContext) -> object:
+        if self._on_result is None:
+            return None
+        context.policy_place = self.place
+        return self._on_result(tool.name if self._wants_name else tool, params, result, context=context)
+
+    def decision(self, answer: object) -> PolicyDecision:
+        """The answer of `check`, in the one form the pipeline reads; anything unknown denies."""
+        if answer is None:
+            return _ALLOW
+        if isinstance(answer, PolicyDecision):
+            return (
+                answer
+                if answer.allowed or answer.reason
+                else PolicyDecision(False, self.unexplained, answer.approval_id)
+            )
+        if isinstance(answer, str):
+            return PolicyDecision(False, answer or self.unexplained)
+        kind = type(answer).__name__
+        return PolicyDecision(
+            False,
+            f"Policy '{self.name}' gave no usable decision: expected PolicyDecision, str or None, got {kind}. "
+            "The call was denied and cannot succeed until the policy is fixed.",
+        )
+
+    def raised(self, error: Exception) -> PolicyDecision:
+        """A policy that raises denies, and names itself."""
+        detail = str(error) or type(error).__name__
+        return PolicyDecision(
+            False,
+            f"Policy '{self.name}' failed: {detail}. The call was denied and cannot succeed until the policy is fixed.",
+        )
+
+    @property
+    def unexplained(self) -> str:
+        return f"Policy '{self.name}' denied the call without a reason."
+
+
+def _first_parameter(check: Callable[..., object]) -> str:
+    try:
+        return next(iter(inspect.signature(check).parameters), "")
+    except (TypeError, ValueError):
+        return ""
+
+
+@keyed_slice(lambda state: cast("PolicyState", state).policy_name)
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What one policy remembers in one session. Keyed by the policy's place."""
+
+    policy_name: str
+    tools: Mapping[str, None] = field(default_factory=Map[str, None])
+    keys: Mapping[tuple[str, str], str] = field(default_factory=Map[tuple[str, str], str])
+    """(tool, key) to a mark of what was known then, such as a file's digest."""
+
+    @property
+    def invoked_tools(self) -> frozenset[str]:
+        return frozenset(self.tools)
+
+    @property
+    def invoked_keys(self) -> frozenset[tuple[str, str]]:
+        return frozenset(self.keys)
+
+    @classmethod
+    def patched(cls, old: PolicyState | None, key: str, delta: tuple[str, str | None, str]) -> PolicyState:
+        tool, subject, mark = delta
+        state = cls(key) if old is None else old
+        if subject is None:
+            return cls(key, _map(state.tools).set(tool, None), state.keys)
+        return cls(key, state.tools, _map(state.keys).set((tool, subject), mark))
+
+
+def _map(mapping: Mapping[Any, Any]) -> Map[Any, Any]:
+    return mapping if isinstance(mapping, Map) else Map(mapping)
+
+
+def _state(context: ToolContext, policy: object) -> tuple[str, PolicyState | None]:
+    place = context.policy_place or type(policy).__name__
+    return place, context.session[PolicyState].get(place)
+
+
+def _remember(session: Session, place: str, tool: str, subject: str | None = None, mark: str = "") -> None:
+    session[PolicyState].update(place, (tool, subject, mark))
+
+
+def _names(tools: Iterable[str] | None) -> frozenset[str] | None:
+    if isinstance(tools, str):
+        raise PromptValidationError(f"tools must be a collection of tool names, got the string {tools!r}")
+    return None if tools is None else frozenset(tools)
+
+
+class SequentialDependencyPolicy:
+    """A tool may run only after others have succeeded in this session."""
+
+    name = "sequential_dependency"
+
+    def __init__(self, dependencies: Mapping[str, Iterable[str]]) -> None:
+        self.dependencies = {tool: cast("frozenset[str]", _names(needed)) for tool, needed in dependencies.items()}
+        self._mentioned = frozenset().union(*self.dependencies.values()) if self.dependencies else frozenset[str]()
+        cycle = _cycle(self.dependencies)
+        if cycle:
+            raise PromptValidationError(f"SequentialDependencyPolicy has a cycle: {' -> '.join(cycle)}")
+
+    def validate(self, tool_names: frozenset[str], place: str) -> None:
+        """Refuse a prompt in which a required tool can never be called."""
+        missing = sorted(
+            required
+            for tool, needed in self.dependencies.items()
+            if tool in tool_names
+            for required in needed
+            if required not in tool_names
+        )
+        if missing:
+            raise PromptValidationError(
+                f"SequentialDependencyPolicy at {place} requires tools the prompt does not have: {', '.join(missing)}"
+            )
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:  # noqa: ARG002
+        needed = self.dependencies.get(tool.name)
+        if not needed:
+            return _ALLOW
+        _, state = _state(context, self)
+        missing = sorted(needed if state is None else needed.difference(state.tools))
+        if not missing:
+            return _ALLOW
+        return PolicyDecision(
+            False,
+            f"Cannot call '{tool.name}' - missing required tools: {', '.join(missing)}\n"
+            f"Call these tools first, then retry {tool.name}.",
+        )
+
+    def on_result(self, tool: Any, params: Any, result: ToolResult[Any], *, context: ToolContext) -> None:  # noqa: ARG002
+        if tool.name in self._mentioned:
+            place, state = _state(context, self)
+            if state is None or tool.name not in state.tools:
+                _remember(context.session, place, tool.name)
+
+
+def _cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for following in sorted(graph.get(node, ())):
+            found = visit(following, [*path, node])
+            if found:
+                return found
+        done.add(node)
+        return []
+
+    for start in graph:
+        found = visit(start, [])
+        if found:
+            return found
+    return []
+
+
+_READ_TOOLS: Final = ("read_file",)
+_WRITE_TOOLS: Final = ("write_file", "edit_file", "append_file", "delete_file", "move_file", "copy_file")
+_PATH_FIELDS: Final = ("dst", "destination", "target", "to", "path", "file_path", "filename", "file")
+
+
+def _argument(params: object, name: str) -> object:
+    if isinstance(params, Mapping):
+        return cast("Mapping[str, object]", params).get(name)
+    return getattr(params, name, None)
+
+
+class ReadBeforeWritePolicy:
+    """An existing file must have been read, as it is now, before it may be overwritten, changed or removed.
+
+    Tool names map to the parameter that holds the path; given as plain names, the parameter is found by its usual
+    names, a destination before a path.
+    """
+
+    name = "read_before_write"
+
+    def __init__(
+        self,
+        *,
+        read_tools: Iterable[str] | Mapping[str, str] = _READ_TOOLS,
+        write_tools: Iterable[str] | Mapping[str, str] = _WRITE_TOOLS,
+    ) -> None:
+        self.read_tools = _path_fields(read_tools)
+        self.write_tools = _path_fields(write_tools)
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
+        if tool.name not in self.write_tools:
+            return _ALLOW
+        path = self._path(self.write_tools[tool.name], params)
+        if path is None:
+            return PolicyDecision(
+                False,
+                f"Cannot tell which file '{tool.name}' would write, so it cannot be checked against what was read.",
+            )
+        fs = context.filesystem
+        if fs is None:
+            return PolicyDecision(
+                False,
+                f"Cannot write to {path}: no filesystem is bound, so it cannot be known whether the file was read.",
+            )
+        try:
+            return self._judge(fs, path, context)
+        except FilesystemError as error:
+            return PolicyDecision(False, str(error))
+
+    def on_result(self, tool: Any, params: Any, result: ToolResult[Any], *, context: ToolContext) -> None:  # noqa: ARG002
+        parameter = self.read_tools.get(tool.name)
+        if parameter is None:
+            parameter = self.write_tools.get(tool.name)
+        if parameter is None:
+            return
+        path, fs = self._path(parameter, params), context.filesystem
+        if path is None or fs is None or not fs.exists(path) or fs.is_dir(path):
+            return
+        place, state = _state(context, self)
+        key, mark = ("file", fs.normalize(path)), fs.digest(path)
+        if state is None or state.keys.get(key) != mark:
+            _remember(context.session, place, *key, mark)
+
+    def _judge(self, fs: Filesystem, path: str, context: ToolContext) -> PolicyDecision:
+        if not fs.exists(path):
+            return _ALLOW
+        _, state = _state(context, self)
+        if not fs.is_dir(path):
+            return self._known(fs, path, state)
+        for below in fs.glob("**/*", path):
+            if not fs.is_dir(below):
+                decision = self._known(fs, below, state)
+                if not decision.allowed:
+                    return decision
+        return _ALLOW
+
+    def _known(self, fs: Filesystem, path: str, state: PolicyState | None) -> PolicyDecision:
+        known = None if state is None else state.keys.get(("file", fs.normalize(path)))
+        if known is None:
+            return PolicyDecision(False, f"Cannot write to {path} without reading it first")
+        if known != fs.digest(path):
+            return PolicyDecision(
+                False,
+                f"Cannot write to {path} without reading it first\nIt has changed since you last read it; read it again, then retry.",
+            )
+        return _ALLOW
+
+    def _path(self, parameter: str, params: object) -> str | None:
+        for name in (parameter,) if parameter else _PATH_FIELDS:
+            value = _argument(params, name)
+            if value is not None:
+                return str(value)
+        return None
+
+
+def _path_fields(tools: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(tools, Mapping):
+        return dict(cast("Mapping[str, str]", tools))
+    return dict.fromkeys(cast("frozenset[str]", _names(tools)), "")
+
+
+class KeyedDependencyPolicy:
+    """A tool may be called for a key only after another one has succeeded for the same key."""
+
+    name = "keyed_dependency"
+
+    def __init__(self, *, requires: Mapping[str, str], key: str) -> None:
+        self.requires = dict(requires)
+        self.key = key
+        self._needed = frozenset(self.requires.values())
+
+    def validate(self, tool_names: frozenset[str], place: str) -> None:
+        missing = sorted(
+            needed for tool, needed in self.requires.items() if tool in tool_names and needed not in tool_names
+        )
+        if missing:
+            raise PromptValidationError(
+                f"KeyedDependencyPolicy at {place} requires tools the prompt does not have: {', '.join(missing)}"
+            )
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
+        needed = self.requires.get(tool.name)
+        if needed is None:
+            return _ALLOW
+        value = _argument(params, self.key)
+        _, state = _state(context, self)
+        if state is not None and (needed, _key_text(value)) in state.keys:
+            return _ALLOW
+        return PolicyDecision(
+            False,
+            f"Cannot call '{tool.name}' with {self.key}={value!r} before '{needed}' succeeded for it\n"
+            f"Call {needed} with the same {self.key} first, then retry {tool.name}.",
+        )
+
+    def on_result(self, tool: Any, params: Any, result: ToolResult[Any], *, context: ToolContext) -> None:  # noqa: ARG002
+        if tool.name in self._needed:
+            place, state = _state(context, self)
+            subject = _key_text(_argument(params, self.key))
+            if state is None or (tool.name, subject) not in state.keys:
+                _remember(context.session, place, tool.name, subject)
+
+
+def _key_text(value: object) -> str:
+    return json.dumps(serde.dump(value), sort_keys=True, ensure_ascii=False)
+
+
+class QuotaPolicy:
+    """At most so many calls in a session. A seat is taken when the call is checked, and kept once its handler starts."""
+
+    name = "quota"
+
+    def __init__(self, max_calls: int, tools: Iterable[str] | None = None) -> None:
+        if max_calls < 0:
+            raise PromptValidationError(f"QuotaPolicy max_calls must be 0 or more, got {max_calls}")
+        self.max_calls = max_calls
+        self.tools = _names(tools)
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:  # noqa: ARG002
+        if self.tools is not None and tool.name not in self.tools:
+            return _ALLOW
+
+        def take(used: int | None) -> tuple[int, int]:
+            count = used or 0
+            return (count + 1, -1) if count < self.max_calls else (count, count)
+
+        used = context.session.registers.update(self._register(context), take)
+        if used < 0:
+            return _ALLOW
+        return PolicyDecision(False, f"Quota exceeded: {used}/{self.max_calls} calls used")
+
+    def release(self, tool: Any, params: Any, *, context: ToolContext) -> None:  # noqa: ARG002
+        if self.tools is None or tool.name in self.tools:
+            context.session.registers.update(self._register(context), lambda used: (max(0, (used or 0) - 1), None))
+
+    def _register(self, context: ToolContext) -> str:
+        return f"quota:{context.policy_place or self.name}"
+
+
+class RateLimitPolicy:
+    """At most so many calls of one tool within any minute."""
+
+    name = "rate_limit"
+
+    def __init__(self, max_calls_per_minute: int, tools: Iterable[str] | None = None) -> None:
+        if max_calls_per_minute < 1:
+            raise PromptValidationError(
+                f"RateLimitPolicy max_calls_per_minute must be 1 or more, got {max_calls_per_minute}"
+            )
+        self.max_calls_per_minute = max_calls_per_minute
+        self.tools = _names(tools)
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:  # noqa: ARG002
+        if self.tools is not None and tool.name not in self.tools:
+            return _ALLOW
+        now = context.session.clock.now()
+
+        def take(times: list[float] | None) -> tuple[list[float], int]:
+            recent = [at for at in times or () if at > now - 60]
+            if len(recent) >= self.max_calls_per_minute:
+                return recent, len(recent)
+            return [*recent, now], -1
+
+        used = context.session.registers.update(self._register(tool, context), take)
+        if used < 0:
+            return _ALLOW
+        return PolicyDecision(
+            False,
+            f"Rate limit exceeded: {used} calls to {tool.name} in last minute\n"
+            f"Maximum: {self.max_calls_per_minute} calls per minute\n"
+            "Wait 60 seconds before retrying",
+        )
+
+    def release(self, tool: Any, params: Any, *, context: ToolContext) -> None:  # noqa: ARG002
+        if self.tools is None or tool.name in self.tools:
+            context.session.registers.update(self._register(tool, context), lambda times: ((times or [])[:-1], None))
+
+    def _register(self, tool: Any, context: ToolContext) -> str:
+        return f"rate:{context.policy_place or self.name}:{tool.name}"
+
+
+Ask = Callable[[Any, Any, ToolContext], "bool | str | Awaitable[bool | str]"]
+
+
+class ApprovalPolicy:
+    """Somebody must approve each call of these tools.
+
+    With `ask`, that function decides: True approves, False or a reason rejects; it is called outside of any lock.
+    Without it the call is suspended: its outcome is `pending`, and `runtime.resume` goes on once it was decided. An
+    approval is bound to the tool and its arguments, survives a restart of a durable session, and serves one call.
+    """
+
+    name = "approval"
+
+    def __init__(self, tools: Iterable[str] | None = None, ask: Ask | None = None) -> None:
+        self.tools = _names(tools)
+        self.ask_fn = ask
+
+    def ask(self, tool: Any, params: Any, *, context: ToolContext) -> Any:
+        """Called by the pipeline before the call takes its turn; grants, rejects or leaves it to be decided later."""
+        if self.ask_fn is None or not self._governs(tool) or self._granted(tool, params, context):
+            return None
+        return self.ask_fn(tool, params, context)
+
+    def heard(self, answer: object, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision | None:
+        """Take the answer of `ask` down."""
+        if answer is None:
+            return None
+        if answer is True:
+            digest = argument_digest(tool.name, params)
+            context.session.registers.update(
+                f"approval:{digest}", lambda old: ({**(old or {}), "granted": (old or {}).get("granted", 0) + 1}, None)
+            )
+            return None
+        reason = answer if isinstance(answer, str) and answer else "It was rejected."
+        return PolicyDecision(False, f"Cannot call '{tool.name}': approval was refused. {reason}")
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
+        if not self._governs(tool):
+            return _ALLOW
+        digest = argument_digest(tool.name, params)
+        call_id = context.call_id
+
+        def use(entry: dict[str, Any] | None) -> tuple[dict[str, Any], str]:
+            entry = entry or {}
+            granted, refused = entry.get("granted", 0), entry.get("refused")
+            if granted:
+                return {**entry, "granted": granted - 1}, "granted"
+            if refused is not None:
+                return {k: v for k, v in entry.items() if k != "refused"}, f"refused:{refused}"
+            return {**entry, "tool": tool.name, "call_id": call_id, "arguments": serde.redact(params)}, "pending"
+
+        answer = context.session.registers.update(f"approval:{digest}", use)
+        if answer == "granted":
+            return _ALLOW
+        if answer.startswith("refused:"):
+            reason = answer.removeprefix("refused:")
+            return PolicyDecision(
+                False, f"Cannot call '{tool.name}': approval was refused.{' ' + reason if reason else ''}"
+            )
+        return PolicyDecision(
+            False,
+            f"'{tool.name}' needs approval before it can run (approval id {digest}).\n"
+            "The call did not run. Wait for a decision, then retry with the same arguments.",
+            approval_id=digest,
+        )
+
+    def release(self, tool: Any, params: Any, *, context: ToolContext) -> None:
+        if self._governs(tool):
+            digest = argument_digest(tool.name, params)
+            context.session.registers.update(
+                f"approval:{digest}", lambda old: ({**(old or {}), "granted": (old or {}).get("granted", 0) + 1}, None)
+            )
+
+    def _governs(self, tool: Any) -> bool:
+        return self.tools is None or tool.name in self.tools
+
+    def _granted(self, tool: Any, params: Any, context: ToolContext) -> bool:
+        entry = context.session.registers.get(f"approval:{argument_digest(tool.name, params)}") or {}
+        return bool(entry.get("granted") or entry.get("refused") is not None)
+
+
+def argument_digest(tool_name: str, params: object) -> str:
+    """What an approval is bound to: the tool and exactly these arguments."""
+    text = json.dumps([tool_name, serde.dump(params)], sort_keys=True, ensure_ascii=False, default=repr)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

@@ -1,0 +1,156 @@
+"""Threads kept for handlers that may not run on the caller's: those with a timeout, and sync ones on an event loop.
+
+WHY NOT a ThreadPoolExecutor: handing over to a kept thread costs two thirds of it, and a thread that is stuck in a
+timed-out handler must be left behind, not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Job:
+    """One piece of work handed to a kept thread."""
+
+    __slots__ = ("_done", "_fn", "_loop_future", "context", "error", "result")
+
+    def __init__(self, fn: Callable[[], Any], context: contextvars.Context) -> None:
+        self._fn = fn
+        self.context = context
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._loop_future: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.context.run(self._fn)
+        except BaseException as error:  # noqa: BLE001  INVARIANT: whatever the handler raised is raised by whoever waits
+            self.error = error
+        self._done.release()
+        waiting = self._loop_future
+        if waiting is not None:
+            loop, future = waiting
+            try:
+                loop.call_soon_threadsafe(_resolve, future)
+            except RuntimeError:
+                return  # that loop is closed: nobody waits there any more
+
+    def wait(self, timeout: float | None) -> bool:
+        """Block until the work is done; False when it is not done in time."""
+        return self._done.acquire(timeout=-1 if timeout is None else timeout)
+
+    async def wait_async(self, timeout: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._loop_future = (loop, future)
+        if self._done.acquire(blocking=False):
+            return True
+        timer = None if timeout is None else loop.call_later(timeout, _resolve, future)
+        try:
+            await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self._done.acquire(blocking=False)
+
+    def value(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Worker(threading.Thread):
+    def __init__(self, idle: list[_Worker]) -> None:
+        super().__init__(name="weakincentives-worker", daemon=True)
+        self._idle = idle
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._job: Job | None = None
+
+    def give(self, job: Job) -> None:
+        self._job = job
+        self._gate.release()
+
+    def run(self) -> None:
+        while True:
+            self._gate.acquire()
+            job, self._job = self._job, None
+            assert job is not None
+            job.run()
+            del job
+            # A thread comes back only when its work is done, so a stuck one is simply never seen again.
+            self._idle.append(self)
+
+
+_idle: list[_Worker] = []
+
+
+def submit(fn: Callable[[], T]) -> Job:
+    """Run `fn` on a kept thread, in a copy of this context."""
+    job = Job(fn, contextvars.copy_context())
+    try:
+        worker = _idle.pop()  # atomic; the most recently used thread is the warmest
+    except IndexError:
+        worker = _Worker(_idle)
+        worker.start()
+    worker.give(job)
+    return job
+
+
+class _LoopThread(threading.Thread):
+    """The event loop on which sync callers run async code. One for all, so that async clients keep their loop."""
+
+    def __init__(self) -> None:
+        super().__init__(name="weakincentives-loop", daemon=True)
+        self.loop = asyncio.new_event_loop()
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+_loop_thread: list[_LoopThread] = []
+_loop_mutex = threading.Lock()
+
+
+def wait_for(awaitable: Awaitable[T]) -> T:
+    """Run async code from sync code, with or without a running loop in this thread."""
+    with _loop_mutex:
+        if not _loop_thread:
+            _loop_thread.append(_LoopThread())
+            _loop_thread[0].start()
+        thread = _loop_thread[0]
+    if threading.current_thread() is thread:
+        # Async code on our loop called sync code that calls async code: this loop is busy waiting, use another.
+        job = submit(lambda: asyncio.run(_awaited(awaitable)))
+        job.wait(None)
+        return job.value()
+    future = _schedule(thread.loop, _awaited(awaitable))
+    try:
+        return future.result()
+    except BaseException:
+        if not future.done():  # interrupted here: stop the work there, and do not go on before it has stopped
+            future.cancel()
+        raise
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _schedule(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> Any:
+    context = contextvars.copy_context()
+    return context.run(asyncio.run_coroutine_threadsafe, coroutine, loop)
