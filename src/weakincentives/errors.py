@@ -13,7 +13,7 @@ WinkError
 │   └── WouldDeadlockError                  blocking on a writer that needs this very thread
 ├── RollbackError(ExceptionGroup)           restoring failed; the session refuses further writes
 ├── ResourceError(RuntimeError)             a resource cannot be built, found or closed
-├── FilesystemError(OSError)                see filesystem.protocol for its members
+├── FilesystemError(OSError)                see filesystem.errors for its members
 └── SessionStorageError(RuntimeError)       a durable session cannot be opened or written
 """
 

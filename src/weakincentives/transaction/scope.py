@@ -140,12 +140,13 @@ class Overlay(Generic[R]):
 class Mark(Generic[R]):
     """A place in a store's history to go back to."""
 
-    __slots__ = ("length", "root", "scope")
+    __slots__ = ("last", "length", "root", "scope")
 
-    def __init__(self, scope: Scope | None, root: R, length: int) -> None:
+    def __init__(self, scope: Scope | None, root: R, length: int, last: Op[R] | None) -> None:
         self.scope = scope
         self.root = root
         self.length = length
+        self.last = last
 
 
 class Store(Generic[R]):
@@ -188,21 +189,40 @@ class Store(Generic[R]):
 
     def mark(self, scope: Scope | None) -> Mark[R]:
         """The root that `scope` sees now, and how far its overlay had come: what `rewind` needs."""
-        overlay = None if scope is None else scope._overlays.get(self)
-        return Mark(scope, self.view(scope), 0 if overlay is None else len(overlay.ops))
+        if scope is not None:
+            with scope._mutex:
+                overlay = scope._overlays.get(self)
+                if overlay is not None:
+                    return Mark(scope, overlay.root, len(overlay.ops), overlay.ops[-1])
+        return Mark(scope, self.view(scope), 0, None)
 
     def rewind(self, mark: Mark[R], scope: Scope | None, op: Op[R], kind: str = "") -> None:
-        """Go back to `mark`. Inside the scope that set it only that scope's later writes are dropped; anywhere
-        else it is a write like any other: `op` puts the marked root in place of the present one."""
-        if scope is None or mark.scope is not scope:
+        """Go back to `mark`. Where `drop_since` can, only that scope's later writes are dropped; anywhere else it
+        is a write like any other: `op` puts the marked root in place of the present one."""
+        if scope is None or not self.drop_since(mark, scope, kind):
             self.apply(op, scope, kind, "*")
-            return
+
+    def drop_since(self, mark: Mark[R], scope: Scope, kind: str = "") -> bool:
+        """Forget what `scope` itself wrote since `mark`; False if the mark is neither on its way nor its start."""
         with scope._mutex:
             scope.check_writable(kind or "store")
             overlay = scope._overlays.get(self)
-            if overlay is not None and mark.length <= len(overlay.ops):
-                del overlay.ops[mark.length :]
-                overlay.root = mark.root
+            own = mark.scope is scope
+            if overlay is None:
+                return (own and mark.length == 0) or mark.root is self.view(scope)
+            if not own and mark.root is not overlay.base:
+                return False
+            length = mark.length if own else 0
+            if length == 0:
+                # Not the marked root: what others committed before our first write must not be lost with it.
+                del scope._overlays[self]
+                return True
+            # Each op stands in one place only: if the last one is still there, so is everything before it.
+            if length > len(overlay.ops) or overlay.ops[length - 1] is not mark.last:
+                return False
+            del overlay.ops[length:]
+            overlay.root = mark.root
+            return True
 
     def _guarded(self, op: Op[R], root: R) -> R:
         # A reducer that writes would lose its own update; say so instead.
