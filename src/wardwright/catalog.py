@@ -1,11 +1,24 @@
 """The operator's catalog: raw tool names to namespace, name, risk class, effects and trust of results.
 
-Identity entries are read first, then attribute entries. What a caller says about its own tools is never read here.
+Identity entries (with `match`) are read first, the first that fits names the tool; then attribute entries (with `namespace`
+and `name` globs only) fill in what it left open, the first that says something wins. What a caller says about its own tools is
+never read here. Names are compared after Unicode folding, so that a look-alike is the same tool.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import importlib.resources
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+import orjson
+
+from wardwright.config import Node, Problems, parse_yaml
+from wardwright.wire.linear import BadPattern, Pattern, compile_pattern
 
 RiskClass: TypeAlias = Literal["read_only", "write", "irreversible", "external_side_effect", "unknown"]
 """read_only: changes nothing
@@ -24,3 +37,380 @@ unknown: nobody said"""
 Trust: TypeAlias = Literal["untrusted", "trusted"]
 """untrusted: an outsider may have written the result (the default)
 trusted: the operator vouches for the source"""
+
+RISK_CLASSES: Final[tuple[str, ...]] = get_args(RiskClass)
+RESULT_STATUSES: Final[tuple[str, ...]] = get_args(ResultStatus)
+LOCATIONS: Final[tuple[str, ...]] = ("client", "wardwright", "provider", "remote_mcp", "unknown")
+
+MEMO_LIMIT: Final = 4096
+"""Callers choose names: what is remembered about them is bounded."""
+
+ENTRY_KEYS: Final[tuple[str, ...]] = (
+    "match",
+    "namespace",
+    "name",
+    "risk_class",
+    "effects",
+    "results",
+    "execution_location",
+    "result_status",
+)
+STATUS_KEYS: Final[tuple[str, ...]] = ("pattern", "pointer", "equals", "status", "invalid_arguments")
+
+PLACEHOLDER: Final[re.Pattern[str]] = re.compile(r"\{([a-z_]+)\}")
+
+
+@lru_cache(maxsize=MEMO_LIMIT)
+def fold(text: str) -> str:
+    """Compatibility form without case: how names are compared."""
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def glob_to_regex(glob: str) -> str:
+    """A glob with `*` and `?` as a regular expression for a whole, folded string."""
+    return "".join(".*" if one == "*" else "." if one == "?" else re.escape(one) for one in fold(glob))
+
+
+@lru_cache(maxsize=MEMO_LIMIT)
+def compile_glob(glob: str) -> Callable[[str], bool]:
+    """A test of folded strings. Linear-time engine, because globs with many stars are slow in others."""
+    if "*" not in glob and "?" not in glob:
+        wanted = fold(glob)
+        return lambda text: text == wanted
+    pattern = _linear(glob_to_regex(glob))
+    return lambda text: pattern.fullmatch(text) is not None
+
+
+def _linear(regex: str) -> Pattern:
+    return compile_pattern(regex, dot_nl=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTest:
+    """One way to tell from a result's content how the call went."""
+
+    status: ResultStatus
+    invalid_arguments: bool
+    pattern: Pattern | None = None
+    pointer: tuple[str, ...] | None = None
+    equals: Any = None
+
+    def holds(self, content: str, parsed: Any) -> bool:
+        if self.pattern is not None and self.pattern.search(content) is None:
+            return False
+        if self.pointer is not None:
+            found, value = look_up(parsed, self.pointer)
+            return found and value == self.equals and isinstance(value, bool) == isinstance(self.equals, bool)
+        return self.pattern is not None
+
+
+def look_up(document: Any, pointer: Sequence[str]) -> tuple[bool, Any]:
+    """The value a JSON pointer names, and whether there is one."""
+    for part in pointer:
+        if isinstance(document, dict):
+            mapping = cast("dict[str, Any]", document)
+            if part not in mapping:
+                return False, None
+            document = mapping[part]
+        elif isinstance(document, list):
+            entries = cast("list[Any]", document)
+            if not part.isdecimal() or int(part) >= len(entries):
+                return False, None
+            document = entries[int(part)]
+        else:
+            return False, None
+    return True, document
+
+
+def parse_pointer(text: str) -> tuple[str, ...] | None:
+    """The parts of a JSON pointer, or None when it is none."""
+    if text == "":
+        return ()
+    if not text.startswith("/"):
+        return None
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the catalog knows of one raw name."""
+
+    namespace: str
+    name: str
+    risk_class: RiskClass = "unknown"
+    effects: tuple[str, ...] = ()
+    trust: Trust = "untrusted"
+    trusted_fields: tuple[str, ...] = ()
+    """JSON pointers of fields that are trusted in an otherwise untrusted result."""
+    execution_location: str = ""
+    """Empty: the gate knows."""
+    status_tests: tuple[StatusTest, ...] = ()
+    confidence: Literal["exact", "inferred", "ambiguous"] = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a catalog. `match` None: an attribute entry."""
+
+    match: str | None
+    pattern: Pattern | None
+    namespace: str
+    name: str
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    line: int = 0
+
+
+class Catalog:
+    """Resolves raw names. Entries of earlier layers come first: the model's, the deployment's, the default ones."""
+
+    def __init__(self, layers: Sequence[Sequence[Entry]]) -> None:
+        self.entries: tuple[Entry, ...] = tuple(entry for layer in layers for entry in layer)
+        self._identity = [entry for entry in self.entries if entry.pattern is not None]
+        self._literal: dict[str, int] = {}
+        for index, entry in enumerate(self._identity):
+            if entry.match is not None and not _is_pattern(entry.match):
+                self._literal.setdefault(fold(entry.match), index)
+        self._patterns = [
+            (index, entry) for index, entry in enumerate(self._identity) if entry.match and _is_pattern(entry.match)
+        ]
+        self._attributes = [
+            (compile_glob(entry.namespace or "*"), compile_glob(entry.name or "*"), entry)
+            for entry in self.entries
+            if entry.pattern is None
+        ]
+        self._memo: dict[str, Identity] = {}
+
+    def resolve(self, raw_name: str) -> Identity:
+        """The identity of a caller's tool."""
+        known = self._memo.get(raw_name)
+        if known is None:
+            known = self._resolve(raw_name)
+            if len(self._memo) >= MEMO_LIMIT:
+                self._memo.clear()
+            self._memo[raw_name] = known
+        return known
+
+    def resolve_hosted(self, kind: str, server: str | None = None, name: str = "") -> Identity:
+        """The identity of a provider-hosted tool: namespace `provider.<kind>`."""
+        namespace = f"provider.{kind}" if server is None else f"provider.{kind}.{server}"
+        memo_key = f"\x00{namespace}\x00{name}"
+        known = self._memo.get(memo_key)
+        if known is None:
+            known = self._with_attributes(namespace, name or kind, {}, "exact")
+            if len(self._memo) >= MEMO_LIMIT:
+                self._memo.clear()
+            self._memo[memo_key] = known
+        return known
+
+    def _resolve(self, raw_name: str) -> Identity:
+        folded = fold(raw_name)
+        literal = self._literal.get(folded)
+        for index, entry in self._patterns:
+            if literal is not None and literal < index:
+                break
+            pattern = entry.pattern
+            if pattern is None:
+                continue
+            found = pattern.fullmatch(folded)
+            if found is not None:
+                # Captures keep the case of the raw name where folding kept its length.
+                normal = unicodedata.normalize("NFKC", raw_name)
+                source = normal if len(normal) == len(folded) else folded
+                captured = {
+                    key: source[found.start(group) : found.end(group)]
+                    for group, key in enumerate(PLACEHOLDER.findall(entry.match or ""), 1)
+                }
+                namespace = _fill(entry.namespace, captured) or captured.get("namespace", "unknown")
+                name = _fill(entry.name, captured) or captured.get("name", source)
+                if fold(namespace).startswith("provider."):
+                    break  # a caller's tool never gets the name of one that a provider runs
+                return self._with_attributes(namespace, name, entry.attributes, "inferred")
+        if literal is not None:
+            entry = self._identity[literal]
+            name = entry.name or unicodedata.normalize("NFKC", raw_name)
+            return self._with_attributes(entry.namespace or "unknown", name, entry.attributes, "exact")
+        return self._with_attributes("unknown", unicodedata.normalize("NFKC", raw_name), {}, "ambiguous")
+
+    def _with_attributes(
+        self, namespace: str, name: str, own: Mapping[str, Any], confidence: Literal["exact", "inferred", "ambiguous"]
+    ) -> Identity:
+        attributes = dict(own)
+        folded_namespace, folded_name = fold(namespace), fold(name)
+        for namespace_fits, name_fits, entry in self._attributes:
+            if namespace_fits(folded_namespace) and name_fits(folded_name):
+                for key, value in entry.attributes.items():
+                    attributes.setdefault(key, value)
+        return Identity(namespace, name, confidence=confidence, **attributes)
+
+
+def _is_pattern(match: str) -> bool:
+    return "*" in match or "?" in match or "{" in match
+
+
+def _fill(template: str, captured: Mapping[str, str]) -> str:
+    return PLACEHOLDER.sub(lambda found: captured.get(found[1], ""), template)
+
+
+def _match_to_regex(match: str) -> Pattern:
+    """`mcp__{server}__{name}` and globs; a capture takes at least one character, `{namespace}` and `{name}` as much as they can."""
+    parts: list[str] = []
+    position = 0
+    for found in PLACEHOLDER.finditer(match):
+        parts.append(glob_to_regex(match[position : found.start()]))
+        greedy = found[1] in ("namespace", "name")
+        parts.append(f"(?P<{found[1]}>.+{'' if greedy else '?'})")
+        position = found.end()
+    parts.append(glob_to_regex(match[position:]))
+    return _linear("".join(parts))
+
+
+def _sample(match: str) -> str:
+    """A string only this pattern, and patterns that cover it, can match."""
+    return fold(PLACEHOLDER.sub("\ue000\ue001", match)).replace("*", "\ue002\ue003").replace("?", "\ue004")
+
+
+def compile_catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
+    """Entries of one layer; unreachable ones, unknown words and clashing keys are problems."""
+    entries: list[Entry] = []
+    for child in problems.sequence(node):
+        given = problems.mapping(child, (), ENTRY_KEYS)
+        if not given:
+            if isinstance(child.value, dict) and not child.value:
+                problems.error(child, "an empty entry names nothing")
+            continue
+        match = problems.text(given["match"]) if "match" in given else None
+        namespace = problems.text(given["namespace"]) if "namespace" in given else ""
+        name = problems.text(given["name"]) if "name" in given else ""
+        attributes = _attributes(given, problems)
+        if match is None and not namespace and not name:
+            problems.error(child, "needs 'match' (identity) or 'namespace' or 'name' (attributes)")
+            continue
+        if match is None and not attributes:
+            problems.error(
+                child, "says nothing: give risk_class, effects, results, execution_location or result_status"
+            )
+            continue
+        pattern: Pattern | None = None
+        if match is not None:
+            captures = PLACEHOLDER.findall(match)
+            if len(set(captures)) != len(captures):
+                problems.error(given["match"], "a placeholder occurs twice")
+                continue
+            for key in ("namespace", "name"):
+                for used in PLACEHOLDER.findall(namespace if key == "namespace" else name):
+                    if used not in captures:
+                        problems.error(given[key], f"'{{{used}}}' does not occur in match '{match}'")
+            if not namespace and "namespace" not in captures:
+                problems.error(child, "needs 'namespace', or '{namespace}' in match")
+            pattern = _match_to_regex(match)
+            for earlier in entries:
+                if earlier.pattern is not None and earlier.pattern.fullmatch(_sample(match)):
+                    problems.error(child, f"unreachable: '{earlier.match}' at line {earlier.line} matches first")
+                    break
+        elif PLACEHOLDER.search(namespace + name):
+            problems.error(child, "placeholders need a 'match'")
+        else:
+            for earlier in entries:
+                if (
+                    earlier.pattern is None
+                    and set(attributes) <= set(earlier.attributes)
+                    and compile_glob(earlier.namespace or "*")(_sample(namespace or "*"))
+                    and compile_glob(earlier.name or "*")(_sample(name or "*"))
+                ):
+                    problems.error(child, f"unreachable: the entry at line {earlier.line} says the same first")
+                    break
+        entries.append(Entry(match, pattern, namespace, name, attributes, child.line))
+    return tuple(entries)
+
+
+def _attributes(given: Mapping[str, Node], problems: Problems) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    if "risk_class" in given:
+        attributes["risk_class"] = problems.choice(given["risk_class"], RISK_CLASSES)
+    if "effects" in given:
+        attributes["effects"] = problems.texts(given["effects"])
+    if "execution_location" in given:
+        attributes["execution_location"] = problems.choice(given["execution_location"], LOCATIONS)
+    if "results" in given:
+        node = given["results"]
+        if isinstance(node.value, dict):
+            parts = problems.mapping(node, ("trust",), ("fields",))
+            if "trust" in parts:
+                attributes["trust"] = problems.choice(parts["trust"], ("untrusted", "trusted"))
+            fields: Mapping[str, Node] = parts["fields"].items() if "fields" in parts else {}
+            if "fields" in parts and not fields:
+                problems.error(parts["fields"], "expected a mapping of JSON pointers to untrusted or trusted")
+            trusted: list[str] = []
+            for pointer, child in fields.items():
+                if parse_pointer(pointer) is None:
+                    problems.error(child, f"'{pointer}' is not a JSON pointer")
+                if problems.choice(child, ("untrusted", "trusted")) == "trusted":
+                    trusted.append(pointer)
+            attributes["trusted_fields"] = tuple(trusted)
+        else:
+            attributes["trust"] = problems.choice(node, ("untrusted", "trusted"))
+    if "result_status" in given:
+        attributes["status_tests"] = tuple(
+            test
+            for test in (_status_test(child, problems) for child in problems.sequence(given["result_status"]))
+            if test is not None
+        )
+    return attributes
+
+
+def _status_test(node: Node, problems: Problems) -> StatusTest | None:
+    given = problems.mapping(node, ("status",), tuple(key for key in STATUS_KEYS if key != "status"))
+    if "status" not in given:
+        return None
+    status = cast("ResultStatus", problems.choice(given["status"], RESULT_STATUSES))
+    invalid = problems.boolean(given["invalid_arguments"]) if "invalid_arguments" in given else False
+    pattern = compile_regex(given["pattern"], problems) if "pattern" in given else None
+    pointer: tuple[str, ...] | None = None
+    if "pointer" in given:
+        text = problems.text(given["pointer"], empty=True)
+        pointer = parse_pointer(text)
+        if pointer is None:
+            problems.error(given["pointer"], f"'{text}' is not a JSON pointer")
+        if "equals" not in given:
+            problems.error(node, "'pointer' needs 'equals'")
+    if pattern is None and pointer is None:
+        problems.error(node, "needs 'pattern', or 'pointer' and 'equals'")
+        return None
+    return StatusTest(status, invalid, pattern, pointer, given["equals"].plain() if "equals" in given else None)
+
+
+def compile_regex(node: Node, problems: Problems, *, ignore_case: bool = False) -> Pattern | None:
+    """A linear-time pattern, or None after reporting why it is none."""
+    text = problems.text(node)
+    try:
+        return compile_pattern(text, ignore_case=ignore_case)
+    except BadPattern as error:
+        problems.error(node, f"bad regular expression '{text}': {error}")
+        return None
+
+
+def result_status(identity: Identity, content: str) -> tuple[ResultStatus, bool]:
+    """What the catalog's extractors say of a result, and whether the call's arguments were to blame."""
+    if not identity.status_tests:
+        return "unknown", False
+    parsed: Any = None
+    if any(test.pointer is not None for test in identity.status_tests):
+        try:
+            parsed = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            parsed = None
+    for test in identity.status_tests:
+        if test.holds(content, parsed):
+            return test.status, test.invalid_arguments
+    return "unknown", False
+
+
+@lru_cache(maxsize=1)
+def default_entries() -> tuple[Entry, ...]:
+    """The catalog that ships, last in every lookup."""
+    text = importlib.resources.files("wardwright").joinpath("default_catalog.yaml").read_text("utf-8")
+    problems = Problems("default_catalog.yaml")
+    entries = compile_catalog(parse_yaml(text, problems), problems)
+    if problems.found:
+        raise AssertionError("\n".join(str(problem) for problem in problems.found))
+    return entries

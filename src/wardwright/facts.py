@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import orjson
 
-from wardwright.catalog import ResultStatus, RiskClass, Trust
+from wardwright.catalog import RESULT_STATUSES, RISK_CLASSES, ResultStatus, RiskClass, Trust
 
 Phase: TypeAlias = Literal["planning", "argument_repair", "result_interpretation", "loop_governance", "unknown"]
 """planning: tools are declared, forced or called
@@ -69,9 +69,7 @@ session_rotated: the transcript belongs to another session than the header says
 claim_contradicted: a caller's attestation says less than we observed"""
 
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
-RISK_CLASSES: Final[tuple[str, ...]] = get_args(RiskClass)
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
-RESULT_STATUSES: Final[tuple[str, ...]] = get_args(ResultStatus)
 CONFIDENCES: Final[tuple[str, ...]] = get_args(Confidence)
 EXECUTION_LOCATIONS: Final[tuple[str, ...]] = get_args(ExecutionLocation)
 MARKS: Final[tuple[str, ...]] = get_args(Mark)
@@ -83,6 +81,34 @@ VISIBILITY: Final[Mapping[str, Visibility]] = {
     "remote_mcp": "remote_observed",
     "unknown": "opaque",
 }
+
+
+__all__ = [
+    "CONFIDENCES",
+    "EXECUTION_LOCATIONS",
+    "MARKS",
+    "PHASES",
+    "RESULT_STATUSES",
+    "RISK_CLASSES",
+    "SOURCES",
+    "STORED_FIELDS",
+    "VISIBILITY",
+    "Confidence",
+    "ExecutionLocation",
+    "Mark",
+    "Phase",
+    "ResultStatus",
+    "RiskClass",
+    "Source",
+    "ToolFact",
+    "Trust",
+    "Visibility",
+    "canonical",
+    "digest",
+    "stored",
+    "text_digest",
+    "tool_context",
+]
 
 
 @dataclass(slots=True)

@@ -73,6 +73,12 @@ class Head(NamedTuple):
     """Bundles attached to the request in progress."""
     since_ms: int = 0
     """When this scope was first written."""
+    plan_hash: str = ""
+    """The plan that last ruled here …"""
+    plan_since_ms: int = 0
+    """… and since when: what a rule new in that plan counts from."""
+    last_digest: str = ""
+    """Digest of the last request's transcript, refused or not: the same again is a retry."""
 
 
 EMPTY_LEDGER: Final[Map[str, LedgerEntry]] = Map()

@@ -1,0 +1,58 @@
+"""What the engine remembers: ledger, registers, and how a turn is read against them."""
+
+from __future__ import annotations
+
+from wardwright.history.ledger import (
+    EMPTY_LEDGER,
+    EMPTY_REGISTERS,
+    EMPTY_SCOPE,
+    SCOPE_KINDS,
+    ChainLink,
+    Delta,
+    Head,
+    LedgerEntry,
+    LedgerStatus,
+    ReceiptRow,
+    RegisterKey,
+    Registers,
+    RegisterValue,
+    ScopeDelta,
+    ScopeKind,
+    ScopeState,
+    apply,
+    body_hash,
+    chain_hash,
+    dump_head,
+    load_head,
+    scope_key,
+)
+from wardwright.history.observer import Observed, Observer, Surface, ledger_keys
+
+__all__ = [
+    "EMPTY_LEDGER",
+    "EMPTY_REGISTERS",
+    "EMPTY_SCOPE",
+    "SCOPE_KINDS",
+    "ChainLink",
+    "Delta",
+    "Head",
+    "LedgerEntry",
+    "LedgerStatus",
+    "Observed",
+    "Observer",
+    "ReceiptRow",
+    "RegisterKey",
+    "RegisterValue",
+    "Registers",
+    "ScopeDelta",
+    "ScopeKind",
+    "ScopeState",
+    "Surface",
+    "apply",
+    "body_hash",
+    "chain_hash",
+    "dump_head",
+    "ledger_keys",
+    "load_head",
+    "scope_key",
+]
