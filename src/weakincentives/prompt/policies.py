@@ -19,6 +19,7 @@ from immutables import Map
 from .. import serde
 from ..errors import FilesystemError, PromptValidationError
 from ..filesystem import Filesystem
+from ..filesystem.paths import normalize
 from ..session import Session, keyed_slice
 from .tool_context import ToolContext
 from .tool_result import ToolResult
@@ -302,7 +303,7 @@ class ReadBeforeWritePolicy:
         if path is None or fs is None or not fs.exists(path) or fs.is_dir(path):
             return
         place, state = _state(context, self)
-        key, mark = ("file", fs.normalize(path)), fs.digest(path)
+        key, mark = ("file", normalize(path)), fs.digest(path)
         if state is None or state.keys.get(key) != mark:
             _remember(context.session, place, *key, mark)
 
@@ -320,7 +321,7 @@ class ReadBeforeWritePolicy:
         return _ALLOW
 
     def _known(self, fs: Filesystem, path: str, state: PolicyState | None) -> PolicyDecision:
-        known = None if state is None else state.keys.get(("file", fs.normalize(path)))
+        known = None if state is None else state.keys.get(("file", normalize(path)))
         if known is None:
             return PolicyDecision(False, f"Cannot write to {path} without reading it first")
         if known != fs.digest(path):

@@ -48,6 +48,11 @@ class ToolBinding:
     policies: tuple[PlacedPolicy, ...]
     path: SectionPath
     """The section that has the tool; empty for tools of the prompt itself."""
+    asks: bool = field(init=False)
+    """Whether a policy may want somebody's approval before the call takes its turn."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "asks", any(policy.ask is not None for policy in self.policies))
 
 
 class _Layout:

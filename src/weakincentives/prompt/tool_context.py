@@ -50,6 +50,7 @@ class ToolContext:
         "rendered_prompt",
         "run_context",
         "session",
+        "shared_resources",
     )
 
     session: Session
@@ -65,6 +66,8 @@ class ToolContext:
     run_context: RunContext | None
     call_id: str
     """The provider's id of this call, or one we made; unique in its session."""
+    shared_resources: Any
+    """The resources that outlive this call; nested calls begin their own scope from them."""
     policy_place: str
     """Where the policy that is being asked stands in the prompt; its key in the session."""
 
@@ -100,6 +103,42 @@ class ToolContext:
         self._tool_name = ""
         self._idempotency_key = ""
         self.policy_place = ""
+
+    @classmethod
+    def for_call(cls, run: Any, tool_name: str, call_id: str, resources: Any, scope: Scope) -> ToolContext:
+        """The context of one call in the pipeline. WHY NOT the constructor: this is on the path of every call."""
+        context = object.__new__(cls)
+        context.session = run.session.bound(scope)
+        context.prompt = run.prompt
+        context.rendered_prompt = run.rendered_prompt
+        context.adapter = run.adapter
+        context.deadline = run.deadline
+        context.heartbeat = run.heartbeat
+        context.run_context = run.run_context
+        context.call_id = call_id
+        context.shared_resources = run.resources
+        context.policy_place = ""
+        context._filesystem = run.filesystem
+        context._budget_tracker = run.budget_tracker
+        context._resources = resources
+        context._scope = scope
+        context._tool_name = tool_name
+        context._idempotency_key = ""
+        return context
+
+    @property
+    def scope(self) -> Scope | None:
+        """The transaction of this call; None in a context made by hand."""
+        return self._scope
+
+    @property
+    def given_filesystem(self) -> Filesystem | None:
+        """The filesystem passed to the context itself, not bound as a resource."""
+        return self._filesystem
+
+    @property
+    def given_budget_tracker(self) -> BudgetTracker | None:
+        return self._budget_tracker
 
     @property
     def resources(self) -> Resources:
@@ -160,12 +199,17 @@ class ToolContext:
 _EMPTY: ResourceContext = ResourceRegistry.of().open()
 
 
-def _opened(resources: object, filesystem: Filesystem | None) -> Any:
+def opened(resources: object) -> Any:
     """Accept every form resources come in: open ones, a registry, a mapping, or none."""
     if resources is None:
-        return _EMPTY if filesystem is None else ResourceRegistry.build({Filesystem: filesystem}).open()
+        return _EMPTY
     if isinstance(resources, ResourceRegistry):
         return resources.open()
     if isinstance(resources, Mapping):
         return ResourceRegistry.build(cast("Mapping[Any, Any]", resources)).open()
     return resources
+
+
+def install_runner(runner: Runner) -> None:
+    """Tell the context how a tool is run. Called once, by the runtime."""
+    _runner[:] = [runner]

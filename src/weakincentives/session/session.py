@@ -100,6 +100,7 @@ class Core:
         "logs",
         "mutex",
         "poison",
+        "prompt",
         "reducers",
         "registers",
         "session_id",
@@ -121,6 +122,8 @@ class Core:
         self.storage: Storage | None = None
         self.poison: RollbackError | None = None
         self.frozen = ""
+        self.prompt: object = None
+        """The prompt whose slices were installed last: a note, so that a call need not ask again."""
         self.calls = itertools.count(1)
 
     def log(self, cls: type) -> Log[Any]:
@@ -151,10 +154,17 @@ class Core:
 
     def record(self, event: object) -> None:
         """Append to the LOG slice of the event's type and tell subscribers; no scope can refuse or undo it."""
+        self.keep(event)
+        self.deliver(event)
+
+    def keep(self, event: object) -> None:
         if self.storage is not None:
             self.storage.record(event)
+        self.keep_in_memory(event)
+
+    def keep_in_memory(self, event: object) -> None:
+        """Append what the storage has already."""
         self.log(type(event)).append(event)
-        self.deliver(event)
 
     def deliver(self, event: object) -> None:
         self.dispatcher.deliver(event)
@@ -162,7 +172,15 @@ class Core:
             self.bus.deliver(event)
 
     def dispatch(self, event: object, scope: Scope | None) -> None:
-        """Reduce the event into its slices, at once or not at all, then tell subscribers when it is kept."""
+        """Reduce the event into its slices, then tell subscribers when it is kept."""
+        self.reduce(event, scope)
+        if scope is None:
+            self.deliver(event)
+        else:
+            scope.after_commit(partial(self.deliver, event))
+
+    def reduce(self, event: object, scope: Scope | None) -> None:
+        """Apply all reducers of the event, at once or not at all."""
         cls = type(event)
         reducers = self.reducers.get(cls)
         if reducers is None:
@@ -177,10 +195,6 @@ class Core:
         for slice_type, reduce in reducers:
             if kind_of(slice_type) is SliceKind.LOG:
                 self._append_logged(slice_type, event, reduce)
-        if scope is None:
-            self.deliver(event)
-        else:
-            scope.after_commit(partial(self.deliver, event))
 
     def _append_logged(self, slice_type: type, event: object, reduce: Reducer[Any, Any]) -> None:
         if reduce is append_all:
@@ -273,8 +287,18 @@ class Session:
             return self._core.dispatcher
         return _BoundBus(self)
 
+    def bound(self, scope: Scope) -> Session:
+        """A handle whose writes belong to `scope`, whatever thread does them."""
+        return Session._of(self._core, scope)
+
     @property
-    def _scope(self) -> Scope | None:
+    def binding(self) -> Scope | None:
+        """The tool call this handle belongs to, if it is a tool context's."""
+        return self._binding
+
+    @property
+    def scope(self) -> Scope | None:
+        """The transaction that what is written here now belongs to."""
         return current_scope() or self._binding
 
     def __getitem__(self, slice_type: type[T]) -> Slice[T]:
@@ -285,7 +309,7 @@ class Session:
 
     def dispatch(self, event: object) -> None:
         """Apply the event's reducers, all or none; without any, append it to the slice of its own type."""
-        self._core.dispatch(event, self._scope)
+        self._core.dispatch(event, self.scope)
 
     def announce(self, event: object) -> None:
         """Tell subscribers at once; nothing is recorded and nothing waits for a commit."""
@@ -303,18 +327,18 @@ class Session:
 
     def snapshot(self) -> SessionSnapshot:
         """The STATE slices as this call sees them now; costs the same however much there is."""
-        return SessionSnapshot(self.session_id, self._core.state.mark(self._scope))
+        return SessionSnapshot(self.session_id, self._core.state.mark(self.scope))
 
     def restore(self, snapshot: SessionSnapshot) -> None:
         """Put the STATE slices back; LOG slices stay."""
         if snapshot.session_id != self.session_id:
             raise TransactionError("This snapshot belongs to another session and cannot be restored here.")
         self._core.check_open()
-        self._core.state.rewind(snapshot.mark, self._scope, RootWrite(snapshot.mark.root))
+        self._core.state.rewind(snapshot.mark, self.scope, RootWrite(snapshot.mark.root))
 
     def reset(self) -> None:
         """Forget everything: all slices, LOG included, and the registers."""
-        scope = self._scope
+        scope = self.scope
         if scope is not None:
             raise TransactionError("Cannot reset the session inside a transaction: history could not be brought back.")
         self._core.check_open()
@@ -328,7 +352,7 @@ class Session:
     def clone(self, *, session_id: str | None = None, bus: EventBus | None = None) -> Session:
         """An independent session with the same content and reducers; in memory, whatever this one is."""
         core = Core(session_id or uuid.uuid4().hex, bus, self.clock)
-        core.state = Store(self._core.state.view(self._scope), "state")
+        core.state = Store(self._core.state.view(self.scope), "state")
         core.logs = {cls: log.copy() for cls, log in tuple(self._core.logs.items())}
         core.reducers = dict(self._core.reducers)
         core.registers = Registers(self._core.registers.copy())
@@ -425,7 +449,7 @@ class Slice(Generic[T]):
         core = self._session._core
         if kind_of(self._type) is SliceKind.LOG:
             return core.log(self._type)
-        return items_of(core.state.view(self._session._scope), self._type)
+        return items_of(core.state.view(self._session.scope), self._type)
 
     def all(self) -> tuple[T, ...]:
         return tuple(self._items)
@@ -477,7 +501,7 @@ class Slice(Generic[T]):
         self._session._core.register(event_type, self._type, reduce)
 
     def _write(self, op: SliceOp[T]) -> None:
-        core, scope = self._session._core, self._session._scope
+        core, scope = self._session._core, self._session.scope
         if kind_of(self._type) is SliceKind.STATE:
             core.write(SliceWrite(self._type, op), scope, self._type.__qualname__)
             return
@@ -561,7 +585,7 @@ class SessionTransaction:
         if self.scope is not None:
             raise TransactionError("This transaction was used before; ask session.transaction() for a new one.")
         self._session._core.check_open()
-        self.scope = Scope(self._session._scope)
+        self.scope = Scope(self._session.scope)
         self.scope.check_writable("session")
         return self.scope
 

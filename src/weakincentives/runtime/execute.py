@@ -1,0 +1,827 @@
+"""One function runs every tool call: lookup, parse, policies, limits, transaction, handler, render, record.
+
+INVARIANTS (tests cite the numbers)
+ 1. One `ToolCall` gives one `ToolInvoked`, whatever happened, recorded after the rollback.
+ 2. No handler runs before every policy allowed it, and unknown, invalid and denied calls never reach it.
+ 3. No TOOL_CALL resource outlives its call.
+ 4. Leaving without commit, state and files are as before, for every `BaseException`.
+ 5. Nothing the model sends raises out of here.
+ 6. Sync and async run the same code: only `Driver` knows how to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from inspect import isawaitable
+from typing import Any, TypeVar, cast
+
+from .. import serde
+from ..dbc import ContractError
+from ..errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    FencedWriteError,
+    FilesystemError,
+    PromptEvaluationError,
+    RollbackError,
+    VisibilityExpansionRequired,
+)
+from ..limits import BudgetTracker, Deadline, Heartbeat
+from ..prompt import tool_context
+from ..prompt.artifacts import spill
+from ..prompt.events import NO_CHANGES, Changes, Outcome, RunContext, ToolInvoked
+from ..prompt.policies import PlacedPolicy, PolicyDecision, PolicyState
+from ..prompt.prompt import Prompt, ToolBinding
+from ..prompt.tool import Tool
+from ..prompt.tool_context import ToolContext
+from ..prompt.tool_result import ToolResult, text_or_awaitable
+from ..session import Compensated, Session
+from ..session.session import Core
+from ..transaction import Scope, WriterLock, current_scope
+from . import workers
+from .call import UNPARSED, ToolCall, ToolOutcome
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Driver:
+    """How the pipeline waits: by blocking this thread."""
+
+    def enter(self, scope: Scope, lock: WriterLock, shared: bool) -> Awaitable[None] | None:
+        scope.enter(lock, shared=shared)
+
+    def call(self, tool: Tool[Any, Any], params: object, context: ToolContext, scope: Scope) -> Any:
+        handler: Any = tool.handler
+        if tool.timeout is None:
+            return handler(params, context=context)
+        if tool.is_async:
+            return workers.wait_for(_within(tool.timeout, handler(params, context=context), scope))
+        job = workers.submit(partial(handler, params, context=context))
+        if not job.wait(tool.timeout):
+            scope.fence()
+            raise HandlerTimeout
+        return job.value()
+
+    def settle(self, awaitable: Awaitable[T]) -> Any:
+        return workers.wait_for(awaitable)
+
+
+class AsyncDriver(Driver):
+    """How the pipeline waits: by awaiting. Sync handlers go to a kept thread, so that the loop never blocks."""
+
+    def enter(self, scope: Scope, lock: WriterLock, shared: bool) -> Awaitable[None] | None:
+        return scope.enter_async(lock, shared=shared)
+
+    def call(self, tool: Tool[Any, Any], params: object, context: ToolContext, scope: Scope) -> Any:
+        handler: Any = tool.handler
+        if tool.is_async:
+            coroutine = handler(params, context=context)
+            return coroutine if tool.timeout is None else _within(tool.timeout, coroutine, scope)
+        return self._threaded(partial(handler, params, context=context), tool.timeout, scope)
+
+    def settle(self, awaitable: Awaitable[T]) -> Any:
+        return awaitable
+
+    async def _threaded(self, fn: Callable[[], Any], timeout: float | None, scope: Scope) -> Any:
+        job = workers.submit(fn)
+        try:
+            done = await job.wait_async(timeout)
+        except BaseException:
+            scope.fence()  # the thread goes on, but nothing it writes counts
+            raise
+        if not done:
+            scope.fence()
+            raise HandlerTimeout
+        return job.value()
+
+
+SYNC, ASYNC = Driver(), AsyncDriver()
+
+
+class HandlerTimeout(Exception):
+    """The handler took longer than its tool allows."""
+
+
+async def _within(timeout: float, awaitable: Awaitable[Any], scope: Scope) -> Any:
+    """Await at most so long. A handler that ignores its cancellation is left behind, fenced, not waited for."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        await asyncio.wait((task,), timeout=timeout)
+    except BaseException:
+        scope.fence()
+        task.cancel()
+        raise
+    if not task.done():
+        scope.fence()
+        task.cancel()
+        task.add_done_callback(_hush)
+        raise HandlerTimeout
+    return task.result()
+
+
+def _hush(task: asyncio.Future[Any]) -> None:
+    """Look at the outcome of a handler nobody waits for, so that the loop does not report it as lost."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Run:
+    """What all calls of one evaluation share."""
+
+    __slots__ = (
+        "adapter",
+        "budget_tracker",
+        "deadline",
+        "filesystem",
+        "heartbeat",
+        "outer",
+        "prompt",
+        "rendered_prompt",
+        "resources",
+        "run_context",
+        "session",
+    )
+
+    def __init__(
+        self,
+        prompt: Any,
+        session: Session,
+        *,
+        resources: Any = None,
+        adapter: Any = None,
+        rendered_prompt: Any = None,
+        deadline: Deadline | None = None,
+        budget_tracker: BudgetTracker | None = None,
+        heartbeat: Heartbeat | None = None,
+        run_context: RunContext | None = None,
+        filesystem: Any = None,
+        outer: Scope | None = None,
+    ) -> None:
+        self.prompt = prompt
+        self.session = session
+        self.resources = tool_context.opened(resources if resources is not None else getattr(prompt, "resources", None))
+        self.adapter = adapter
+        self.rendered_prompt = rendered_prompt
+        self.deadline = deadline
+        self.budget_tracker = budget_tracker
+        self.heartbeat = heartbeat
+        self.run_context = run_context
+        self.filesystem = filesystem
+        self.outer = outer
+        core = session._core
+        if prompt is not None and core.prompt is not prompt:
+            prompt.install(session)
+            core.prompt = prompt
+
+    @classmethod
+    def of_context(cls, context: ToolContext, prompt: Any = None) -> Run:
+        """The surroundings a context describes; what runs in them is part of the context's call."""
+        return cls(
+            prompt if prompt is not None else context.prompt,
+            context.session,
+            resources=context.shared_resources,
+            adapter=context.adapter,
+            rendered_prompt=context.rendered_prompt,
+            deadline=context.deadline,
+            budget_tracker=context.given_budget_tracker,
+            heartbeat=context.heartbeat,
+            run_context=context.run_context,
+            filesystem=context.given_filesystem,
+            outer=context.scope,
+        )
+
+
+class _Attempt:
+    """One call on its way through the pipeline."""
+
+    __slots__ = (
+        "approval_id",
+        "began_at",
+        "call",
+        "call_id",
+        "changes",
+        "core",
+        "denied_by",
+        "event",
+        "outcome",
+        "params",
+        "result",
+        "retryable",
+        "run",
+        "started",
+        "text",
+        "tool",
+    )
+
+    def __init__(self, call: ToolCall, run: Run) -> None:
+        core = run.session._core
+        clock = core.clock
+        self.call = call
+        self.run = run
+        self.core: Core = core
+        self.call_id = call.call_id or f"call-{next(core.calls)}"
+        self.began_at = clock.now()
+        self.started = clock.monotonic()
+        self.tool: Tool[Any, Any] | None = None
+        self.params: Any = UNPARSED
+        self.result: ToolResult[Any] | None = None
+        self.text = ""
+        self.outcome: Outcome = "failed"
+        self.retryable = False
+        self.changes = NO_CHANGES
+        self.denied_by = ""
+        self.approval_id = ""
+        self.event: ToolInvoked | None = None
+
+    def fail(self, outcome: Outcome, message: str, *, retryable: bool = True) -> None:
+        self.outcome = outcome
+        self.result = ToolResult.error(message)
+        self.text = message
+        self.retryable = retryable
+        self.changes = NO_CHANGES
+
+    def deny(self, policy: PlacedPolicy, decision: PolicyDecision) -> None:
+        self.fail("pending" if decision.approval_id else "denied", decision.reason or policy.unexplained)
+        self.denied_by = policy.name
+        self.approval_id = decision.approval_id
+
+    def describe(self) -> ToolInvoked:
+        """The one event of this call, as things stand now."""
+        params = self.params
+        if params is UNPARSED:
+            params = self.call.arguments
+            if self.tool is not None and serde.has_secrets(self.tool.params_type):
+                params = serde.REDACTED
+        elif params is not None and serde.has_secrets(type(params)):
+            params = serde.redact(params)
+        self.event = ToolInvoked(
+            self.call.name,
+            params,
+            self.result,
+            self.outcome == "ok",
+            self.began_at,
+            self.core.clock.monotonic() - self.started,
+            self.outcome,
+            self.retryable,
+            self.call_id,
+            self.text,
+            self.changes,
+            self.core.session_id,
+            self.run.run_context,
+            self.denied_by,
+        )
+        return self.event
+
+    def conclude(self) -> ToolOutcome:
+        event = self.event
+        assert event is not None
+        assert self.result is not None
+        params = None if self.params is UNPARSED else self.params
+        return ToolOutcome(
+            self.call,
+            self.tool,
+            params,
+            self.result,
+            self.text,
+            self.outcome,
+            event.duration,
+            self.changes,
+            self.call_id,
+            self.approval_id,
+        )
+
+
+async def pipeline(call: ToolCall, run: Run, driver: Driver) -> ToolOutcome:
+    """Run one call from lookup to record. The order is the contract; see S1."""
+    attempt = _Attempt(call, run)
+    core = attempt.core
+    try:
+        binding = _find(call, run)
+        if binding is None:
+            attempt.fail("unknown_tool", _unknown(call.name, run))
+        else:
+            attempt.tool = binding.tool
+            if _parse(attempt, binding.tool):
+                await _govern(attempt, binding, driver)
+    except BaseException as error:
+        _interrupt(attempt, error)
+        raise
+    finally:
+        # A call that ended inside its transaction was recorded there, in its turn; the others are recorded here.
+        if attempt.event is None:
+            core.keep(attempt.describe())
+        core.deliver(attempt.event)
+    return attempt.conclude()
+
+
+async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> None:
+    """From context to record: what needs the session's turn."""
+    run, tool, core = attempt.run, binding.tool, attempt.core
+    outer = current_scope() or run.outer or run.session.binding
+    scope = Scope(outer)
+    if scope.ended:
+        raise FencedWriteError(f"Cannot call '{tool.name}': the tool call around it has ended.")
+    readonly = tool.effects == "none"
+    # A read-only handler gets a scope of its own that refuses writes; policies still write to the call's.
+    inner = Scope(scope, readonly=True) if readonly else scope
+    held = run.resources.tool_scope()
+    context = ToolContext.for_call(run, tool.name, attempt.call_id, held, inner)
+    try:
+        if binding.asks and await _ask(attempt, binding, context, driver):
+            return
+        waiting = driver.enter(scope, core.lock, readonly)
+        if waiting is not None:
+            await waiting
+        core.check_open()
+        token = scope.activate()
+        try:
+            if await _check(attempt, binding, context, driver):
+                return
+            if not readonly:
+                for resource in run.resources.built:
+                    scope.join(resource)
+                scope.begin(held)
+            result = await _handle(attempt, tool, context, inner, driver)
+            if result is not None and result.success:
+                await _approve_result(attempt, tool, result, context, driver)
+            if attempt.outcome == "ok":
+                _commit(attempt, scope, context)
+        finally:
+            Scope.deactivate(token)
+    except BaseException as error:
+        _interrupt(attempt, error)
+        raise
+    finally:
+        _settle(attempt, scope, held)
+
+
+async def _ask(attempt: _Attempt, binding: ToolBinding, context: ToolContext, driver: Driver) -> bool:
+    """Ask for approvals before the call takes its turn; the policies before each are consulted first. True: denied."""
+    tool, params = binding.tool, attempt.params
+    for policy in binding.policies:
+        try:
+            if policy.ask is None:
+                decision = await _decide(policy, tool, params, context, driver)
+                if decision.allowed:
+                    _release((policy,), tool, params, context)
+            else:
+                context.policy_place = policy.place
+                answer = policy.ask(tool, params, context=context)
+                if isawaitable(answer):
+                    answer = await _settled(driver, answer)
+                decision = policy.policy.heard(answer, tool, params, context=context) or PolicyDecision.allow()
+        except Exception as error:  # INVARIANT: a policy that raises denies
+            _logger.exception("Policy %s failed", policy.name)
+            decision = policy.raised(error)
+        if not decision.allowed:
+            attempt.deny(policy, decision)
+            return True
+    return False
+
+
+async def _check(attempt: _Attempt, binding: ToolBinding, context: ToolContext, driver: Driver) -> bool:
+    """All policies in order, then the limits of the run. True: the call ends here. Raises when a limit is gone."""
+    tool, params = binding.tool, attempt.params
+    passed: list[PlacedPolicy] = []
+    allowed = False
+    try:
+        for policy in binding.policies:
+            decision = await _decide(policy, tool, params, context, driver)
+            if not decision.allowed:
+                attempt.deny(policy, decision)
+                return True
+            passed.append(policy)
+        run = attempt.run
+        if run.deadline is not None:
+            run.deadline.check()
+        tracker = context.budget_tracker
+        if tracker is not None:
+            tracker.check()
+        allowed = True
+    finally:
+        if not allowed and passed:
+            _release(passed, tool, params, context)
+    return False
+
+
+async def _decide(
+    policy: PlacedPolicy, tool: Tool[Any, Any], params: object, context: ToolContext, driver: Driver
+) -> PolicyDecision:
+    try:
+        answer = policy.check(tool, params, context)
+        if isawaitable(answer):
+            answer = await _settled(driver, answer)
+        return policy.decision(answer)
+    except Exception as error:  # INVARIANT: a policy that raises denies
+        _logger.exception("Policy %s failed", policy.name)
+        return policy.raised(error)
+
+
+def _release(passed: Sequence[PlacedPolicy], tool: Tool[Any, Any], params: object, context: ToolContext) -> None:
+    """The handler will not start: give back what policies reserved for it."""
+    for policy in passed:
+        if policy.release is not None:
+            context.policy_place = policy.place
+            try:
+                policy.release(tool, params, context=context)
+            except Exception:  # INVARIANT: a failing policy cannot undo a denial
+                _logger.exception("Policy %s could not release its reservation", policy.name)
+
+
+async def _handle(
+    attempt: _Attempt, tool: Tool[Any, Any], context: ToolContext, inner: Scope, driver: Driver
+) -> ToolResult[Any] | None:
+    """Run the handler. Its result comes back if it is one; whatever else happened is in the attempt."""
+    nested = inner.activate() if inner.readonly else None
+    try:
+        answer = driver.call(tool, attempt.params, context, inner)
+        if type(answer) is not ToolResult and isawaitable(answer):
+            answer = await _settled(driver, answer)
+    except (PromptEvaluationError, VisibilityExpansionRequired, RollbackError):
+        raise
+    except HandlerTimeout:
+        attempt.fail("timeout", _timed_out(tool), retryable=tool.effects != "external")
+        return None
+    except Exception as error:  # INVARIANT: what a handler raises is a failed result, never the end of the run
+        message, retryable = _explain(tool, error)
+        attempt.fail("failed", message, retryable=retryable)
+        return None
+    finally:
+        if nested is not None:
+            Scope.deactivate(nested)
+            inner.fence()
+    if not isinstance(answer, ToolResult):
+        kind = type(answer).__name__
+        attempt.fail(
+            "failed", f"Internal error: tool '{tool.name}' must return a ToolResult, got {kind}", retryable=False
+        )
+        return None
+    result = cast("ToolResult[Any]", answer)
+    attempt.result = result
+    if not result.success:
+        attempt.text = result.message
+        attempt.retryable = True
+    return result
+
+
+async def _approve_result(
+    attempt: _Attempt, tool: Tool[Any, Any], result: ToolResult[Any], context: ToolContext, driver: Driver
+) -> None:
+    """Check the value, render it, offer it to reducers and tell the policies, all inside the transaction."""
+    problem = tool.result_check(result.value)
+    if problem is not None:
+        attempt.fail("failed", f"Internal error: {problem}", retryable=False)
+        return
+    doing = "render"
+    try:
+        text = text_or_awaitable(result)
+        if not isinstance(text, str):
+            text = await _settled(driver, text)
+        if tool.output_limit is not None and len(text) > tool.output_limit:
+            text = spill(context.session, attempt.call_id, text, tool.output_limit)
+        core = attempt.core
+        doing = "reduce"
+        if result.value is not None and type(result.value) in core.reducers:
+            core.reduce(result.value, context.session.scope)
+        for policy in attempt.run.prompt.all_policies if attempt.run.prompt is not None else ():
+            doing = f"policy '{policy.name}'"
+            told = policy.on_result(tool, attempt.params, result, context)
+            if told is not None and isawaitable(told):
+                await _settled(driver, told)
+    except (PromptEvaluationError, VisibilityExpansionRequired, RollbackError):
+        raise
+    except Exception as error:  # INVARIANT: what cannot be rendered or recorded did not happen
+        _logger.exception("Tool %s succeeded but %s failed", tool.name, doing)
+        detail = str(error) or type(error).__name__
+        attempt.fail("failed", f"Internal error: {doing} failed after tool '{tool.name}': {detail}", retryable=False)
+        return
+    attempt.text = text
+    attempt.outcome = "ok"
+
+
+def _commit(attempt: _Attempt, scope: Scope, context: ToolContext) -> None:
+    """Keep what the call did, together with its event."""
+    core, tool = attempt.core, attempt.tool
+    assert tool is not None
+    if scope.touched:
+        attempt.changes = _changes(scope)
+    if tool.compensate is not None and scope.nested:
+        scope.compensations.append(partial(_compensate, attempt, context))
+    scope.call_ids.append(attempt.call_id)
+    event = attempt.describe()
+    storage = core.storage
+    try:
+        if storage is not None:
+            storage.stage(event)
+        scope.commit()
+    except RollbackError:
+        raise
+    except Exception as error:  # INVARIANT: a commit that fails is a failed call; the scope has rolled back already
+        attempt.event = None
+        if storage is not None:
+            storage.unstage()
+        _logger.exception("The changes of tool %s could not be kept", tool.name)
+        attempt.fail("failed", f"Internal error: {str(error) or type(error).__name__}", retryable=False)
+        return
+    if storage is not None:
+        storage.flush()
+
+
+def _changes(scope: Scope) -> Changes:
+    """What the call touched; what policies noted about it is not a change of the user's."""
+    slices = dict.fromkeys(name for kind, key in scope.touched if kind == "slices" for name in key.split("+"))
+    slices.pop(PolicyState.__qualname__, None)
+    files = tuple(key for kind, key in scope.touched if kind == "files")
+    return Changes(tuple(slices), files) if slices or files else NO_CHANGES
+
+
+def _settle(attempt: _Attempt, scope: Scope, held: Any) -> None:
+    """Roll back unless committed, close the tool scope, record the event, let the next call in, tell subscribers."""
+    core = attempt.core
+    failure: RollbackError | None = None
+    try:
+        if not scope.committed:
+            compensations = scope.compensations
+            try:
+                scope.rollback()
+            except RollbackError as error:
+                failure = core.poison = error
+                attempt.fail("failed", f"Internal error: {error}", retryable=False)
+            for compensate in reversed(compensations):
+                compensate()
+    finally:
+        try:
+            held.close()
+        except Exception:  # INVARIANT: a failing close is logged and never changes the outcome
+            _logger.exception("Closing the resources of tool %s failed", attempt.call.name)
+        if attempt.event is None:
+            core.keep(attempt.describe())
+        else:
+            core.keep_in_memory(attempt.event)
+        scope.leave()
+        if not scope.nested:
+            for deliver in scope.delivered():
+                deliver()
+    if failure is not None:
+        raise failure
+
+
+def _compensate(attempt: _Attempt, context: ToolContext) -> None:
+    """Undo an external effect because the transaction around it was rolled back."""
+    tool, core = attempt.tool, attempt.core
+    assert tool is not None
+    assert tool.compensate is not None
+    try:
+        told: object = tool.compensate(attempt.params, attempt.result, context=context)
+        if isawaitable(told):
+            workers.wait_for(told)
+        success, message = True, ""
+    except Exception as error:  # INVARIANT: every compensation is tried, and its failure is recorded
+        _logger.exception("Compensating %s failed", tool.name)
+        success, message = False, str(error) or type(error).__name__
+    key = context.idempotency_key
+    core.record(Compensated(tool.name, attempt.call_id, key, success, message, core.clock.now(), core.session_id))
+
+
+async def _settled(driver: Driver, awaitable: Awaitable[Any]) -> Any:
+    settled = driver.settle(awaitable)
+    return await settled if settled is awaitable else settled
+
+
+# -- what went wrong, in words ---------------------------------------------------------------------------------------
+
+
+def _find(call: ToolCall, run: Run) -> ToolBinding | None:
+    prompt = run.prompt
+    found: ToolBinding | None = None if prompt is None else prompt.find_tool(call.name, run.session)
+    if call.parsed is not UNPARSED:
+        tool = cast("Tool[Any, Any]", call.arguments)
+        return found if found is not None and found.tool is tool else ToolBinding(tool, (), ())
+    return found
+
+
+def _parse(attempt: _Attempt, tool: Tool[Any, Any]) -> bool:
+    call = attempt.call
+    if call.parsed is not UNPARSED:
+        attempt.params = call.parsed
+    else:
+        try:
+            attempt.params = tool.parse(call.arguments)
+        except serde.ParseError as error:
+            text = {"error": f"Invalid parameters for tool '{tool.name}'", "details": error.details}
+            attempt.fail("invalid_params", json.dumps(text, ensure_ascii=False))
+            return False
+    if tool.handler is None:
+        attempt.fail("failed", f"Tool '{tool.name}' has no handler here and cannot be run.", retryable=False)
+        return False
+    return True
+
+
+def _unknown(name: str, run: Run) -> str:
+    names: Sequence[str] = () if run.prompt is None else run.prompt.tool_names(run.session)
+    if not names:
+        return f"Unknown tool '{name}'\nThere are no tools to call here."
+    near = difflib.get_close_matches(name, names, n=len(names), cutoff=0.4)
+    ordered = [*near, *(other for other in names if other not in near)]
+    return f"Unknown tool '{name}'\nAvailable tools: {', '.join(ordered)}"
+
+
+def _timed_out(tool: Tool[Any, Any]) -> str:
+    spent = f"Tool '{tool.name}' timed out after {tool.timeout:g} seconds."
+    if tool.effects == "external":
+        return f"{spent} What it did outside may have happened; check before you call it again."
+    return f"{spent} Nothing it did was kept; retry with less work."
+
+
+def _explain(tool: Tool[Any, Any], error: Exception) -> tuple[str, bool]:
+    """What the model reads of an exception, and whether trying again can help."""
+    detail = str(error)
+    if isinstance(error, FilesystemError | ValueError):
+        _logger.info("Tool %s refused: %s", tool.name, detail or type(error).__name__)
+        return detail or type(error).__name__, True
+    if isinstance(error, ContractError):
+        _logger.info("Tool %s: %s", tool.name, detail)
+        return detail, True
+    _logger.error("Tool %s raised %s", tool.name, type(error).__name__, exc_info=error)
+    if isinstance(error, TypeError):
+        return f"Tool '{tool.name}' raised TypeError: {detail}", False
+    return f"Internal error: {detail or type(error).__name__}", False
+
+
+def _interrupt(attempt: _Attempt, error: BaseException) -> None:
+    """Name the outcome of a call that something beyond it brought to an end."""
+    if attempt.event is not None:
+        return
+    detail = str(error) or type(error).__name__
+    if isinstance(error, DeadlineExceededError):
+        attempt.fail("deadline", detail, retryable=False)
+    elif isinstance(error, BudgetExceededError):
+        attempt.fail("budget", detail, retryable=False)
+    elif isinstance(error, PromptEvaluationError | VisibilityExpansionRequired):
+        attempt.fail("interrupted", detail, retryable=False)
+    elif isinstance(error, Exception):
+        attempt.fail("failed", f"Internal error: {detail}", retryable=False)
+    else:
+        attempt.fail("cancelled", f"The call was cancelled: {detail}", retryable=False)
+
+
+# -- the ways in -----------------------------------------------------------------------------------------------------
+
+
+def _run_of(
+    call: ToolCall | None,
+    prompt: Any,
+    session: Session | None,
+    context: ToolContext | None,
+    surroundings: dict[str, Any],
+) -> Run:
+    prompt = prompt if prompt is not None else (call.prompt if call is not None else None)
+    if context is not None:
+        if session is not None or surroundings:
+            raise TypeError("Pass either context or session and its surroundings, not both.")
+        return Run.of_context(context, prompt)
+    if session is None:
+        raise TypeError("execute_tool needs session= (with prompt=), or context=.")
+    return Run(prompt, session, **surroundings)
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a pipeline that blocks instead of suspending."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise AssertionError("the sync pipeline suspended")
+
+
+def execute_tool(
+    call: ToolCall,
+    *,
+    prompt: Prompt[Any] | None = None,
+    session: Session | None = None,
+    context: ToolContext | None = None,
+    **surroundings: Any,
+) -> ToolOutcome:
+    """Run one tool call as a governed transaction and say how it ended. Never raises for what a model sent.
+
+    `surroundings`: deadline, budget_tracker, heartbeat, run_context, adapter, rendered_prompt, resources, filesystem.
+    """
+    return drive(pipeline(call, _run_of(call, prompt, session, context, surroundings), SYNC))
+
+
+async def aexecute_tool(
+    call: ToolCall,
+    *,
+    prompt: Prompt[Any] | None = None,
+    session: Session | None = None,
+    context: ToolContext | None = None,
+    **surroundings: Any,
+) -> ToolOutcome:
+    """The same on an event loop, which a sync handler never blocks."""
+    return await pipeline(call, _run_of(call, prompt, session, context, surroundings), ASYNC)
+
+
+def execute_tools(
+    calls: Sequence[ToolCall],
+    *,
+    prompt: Prompt[Any] | None = None,
+    session: Session | None = None,
+    context: ToolContext | None = None,
+    **surroundings: Any,
+) -> list[ToolOutcome]:
+    """Run the calls of one model turn: neighbours that only read at the same time, a call that can write alone."""
+    run = _run_of(calls[0] if calls else None, prompt, session, context, surroundings)
+    outcomes: list[ToolOutcome] = []
+    started = 0
+    try:
+        for group in _groups(calls, run):
+            started += len(group)
+            if len(group) == 1:
+                outcomes.append(drive(pipeline(group[0], run, SYNC)))
+                continue
+            jobs = [workers.submit(partial(_run_one, call, run)) for call in group]
+            for job in jobs:
+                job.wait(None)
+            outcomes.extend([job.value() for job in jobs])
+    except BaseException:
+        _record_unstarted(calls[started:], run)
+        raise
+    return outcomes
+
+
+async def aexecute_tools(
+    calls: Sequence[ToolCall],
+    *,
+    prompt: Prompt[Any] | None = None,
+    session: Session | None = None,
+    context: ToolContext | None = None,
+    **surroundings: Any,
+) -> list[ToolOutcome]:
+    """The same on an event loop."""
+    run = _run_of(calls[0] if calls else None, prompt, session, context, surroundings)
+    outcomes: list[ToolOutcome] = []
+    started = 0
+    try:
+        for group in _groups(calls, run):
+            started += len(group)
+            if len(group) == 1:
+                outcomes.append(await pipeline(group[0], run, ASYNC))
+                continue
+            tasks = [asyncio.ensure_future(pipeline(call, run, ASYNC)) for call in group]
+            try:
+                await asyncio.wait(tasks)
+            except BaseException:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                raise
+            outcomes.extend([task.result() for task in tasks])
+    except BaseException:
+        _record_unstarted(calls[started:], run)
+        raise
+    return outcomes
+
+
+def _run_one(call: ToolCall, run: Run) -> ToolOutcome:
+    return drive(pipeline(call, run, SYNC))
+
+
+def _groups(calls: Sequence[ToolCall], run: Run) -> Sequence[list[ToolCall]]:
+    """Neighbouring calls of read-only tools form one group; every other call is a group of its own."""
+    groups: list[list[ToolCall]] = []
+    open_group = False
+    for call in calls:
+        binding = _find(call, run)
+        reads = binding is not None and binding.tool.effects == "none"
+        if reads and open_group:
+            groups[-1].append(call)
+        else:
+            groups.append([call])
+        open_group = reads
+    return groups
+
+
+def _record_unstarted(calls: Sequence[ToolCall], run: Run) -> None:
+    for call in calls:
+        attempt = _Attempt(call, run)
+        attempt.fail(
+            "cancelled", "The call was not started: an earlier call of the same turn ended the run.", retryable=False
+        )
+        attempt.core.record(attempt.describe())
+
+
+def _run_nested(tool: Any, params: object, context: ToolContext) -> ToolResult[Any]:
+    """`tool(params, context=…)`: the whole pipeline, as part of the context's call."""
+    call = ToolCall(tool.name, tool, None, None, params)
+    return drive(pipeline(call, Run.of_context(context), SYNC)).result
+
+
+tool_context.install_runner(_run_nested)
