@@ -45,15 +45,22 @@ def ensure(predicate: Callable[..., object], message: str) -> Callable[[F], F]:
 
 
 def invariant(predicate: Callable[[Any], object], message: str) -> Callable[[C], C]:
-    """Checks each object when it is made and after each outermost public method. A subclass states its own."""
+    """Checks each object when it is made and after each outermost public method, with the rules of its base classes.
+
+    A subclass that writes methods or a constructor of its own is decorated too, to have them checked.
+    """
     _refuse_async(predicate)
 
     def decorate(cls: C) -> C:
-        rule = _Invariant(predicate, message)
+        rules: list[_Rule] | None = vars(cls).get(_RULES)
+        if rules is not None:
+            rules.insert(0, (predicate, message))
+            return cls
+        setattr(cls, _RULES, [(predicate, message)])
         for name, member in list(vars(cls).items()):
             if inspect.isfunction(member) and not name.startswith("_"):
-                setattr(cls, name, rule.guard(member))
-        cls.__init__ = rule.guard(cls.__init__)
+                setattr(cls, name, _guard(member))
+        cls.__init__ = _guard(cls.__init__)
         return cls
 
     return decorate
@@ -238,7 +245,10 @@ def _fetchers(function: Callable[..., Any], kind: Kind, predicate: Callable[...,
 def _wanted(predicate: Callable[..., object], parameters: Any, kind: Kind) -> list[inspect.Parameter]:
     try:
         wanted = list(inspect.signature(predicate).parameters.values())
-    except (TypeError, ValueError):  # some builtins show no signature: they get the result, or the first argument
+    except (TypeError, ValueError):
+        wanted = []
+    # A builtin such as `callable` shows no usable name: it gets the result, or the first argument.
+    if not wanted or (len(wanted) == 1 and wanted[0].kind is inspect.Parameter.POSITIONAL_ONLY):
         first = "result" if kind == "Postcondition" else next(iter(parameters), "result")
         return [inspect.Parameter(first, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for parameter in wanted:
@@ -286,58 +296,56 @@ def _refuse_async(predicate: Callable[..., object]) -> None:
 # --- classes ---------------------------------------------------------------------------------------------------------
 
 
-class _Invariant:
-    """One rule of one class, and the guard it puts around a method."""
+_Rule = tuple[Callable[[Any], object], str]
+_RULES = "__invariants__"
 
-    def __init__(self, predicate: Callable[[Any], object], message: str) -> None:
-        self._predicate = predicate
-        self._message = message
 
-    def guard(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(method):
-
-            @functools.wraps(method)
-            async def guarded_async(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
-                entered = self._enter(self_)
-                try:
-                    result = await method(self_, *args, **kwargs)
-                finally:
-                    self._leave(entered)
-                self._check(self_)
-                return result
-
-            return guarded_async
+def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
-        def guarded(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
-            entered = self._enter(self_)
+        async def guarded_async(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            entered = _enter(self)
             try:
-                result = method(self_, *args, **kwargs)
+                result = await method(self, *args, **kwargs)
             finally:
-                self._leave(entered)
-            self._check(self_)
+                _inside.set(entered)
+            _check_invariants(self)
             return result
 
-        return guarded
+        return guarded_async
 
-    def _enter(self, subject: object) -> frozenset[int]:
-        entered = _inside.get()
-        _inside.set(entered | {id(subject)})
-        return entered
-
-    def _leave(self, entered: frozenset[int]) -> None:
-        _inside.set(entered)
-
-    def _check(self, subject: object) -> None:
-        # Half-way through an outer method the object may be between two valid states.
-        if _suspended.get() or id(subject) in _inside.get():
-            return
-        # INVARIANT: a predicate that raises has failed.
+    @functools.wraps(method)
+    def guarded(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        entered = _enter(self)
         try:
-            held = self._predicate(subject)
-        except Exception as error:
-            raise ContractError(
-                "Invariant", f"{self._message} (the check raised {type(error).__name__}: {error})"
-            ) from error
-        if not held:
-            raise ContractError("Invariant", self._message)
+            result = method(self, *args, **kwargs)
+        finally:
+            _inside.set(entered)
+        _check_invariants(self)
+        return result
+
+    return guarded
+
+
+def _enter(subject: object) -> frozenset[int]:
+    entered = _inside.get()
+    _inside.set(entered | {id(subject)})
+    return entered
+
+
+def _check_invariants(subject: object) -> None:
+    # Half-way through an outer method the object may be between two valid states.
+    if _suspended.get() or id(subject) in _inside.get():
+        return
+    for cls in type(subject).__mro__:
+        rules: list[_Rule] = vars(cls).get(_RULES, [])
+        for predicate, message in rules:
+            # INVARIANT: a predicate that raises has failed.
+            try:
+                held = predicate(subject)
+            except Exception as error:
+                told = f"{message} (the check raised {type(error).__name__}: {error})"
+                raise ContractError("Invariant", told) from error
+            if not held:
+                raise ContractError("Invariant", message)

@@ -34,6 +34,7 @@ _Path = tuple[str | int, ...]
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 _MAX_DEPTH = 200
+_TOO_DEEP = f"Cannot store a value that is nested deeper than {_MAX_DEPTH} levels or contains itself"
 _TAG = "$"
 _PATHS: dict[str, type[pathlib.PurePath]] = {
     "posix": pathlib.PurePosixPath,
@@ -130,7 +131,10 @@ def _version_of(cls: type) -> int:
 
 def encode(value: object, *, redact: bool = False) -> Any:
     """The value as JSON-compatible data with type tags; secret fields become `[redacted]` on demand."""
-    return _encode(value, None, redact, ())
+    try:
+        return _encode(value, None, redact, ())
+    except RecursionError:  # the caller's own stack was deep already
+        raise CodecError(_TOO_DEEP) from None
 
 
 def _encode(value: Any, hint: object, redact: bool, path: _Path) -> Any:
@@ -148,7 +152,7 @@ def _encode(value: Any, hint: object, redact: bool, path: _Path) -> Any:
     if kind is float:
         return value if math.isfinite(value) else {_TAG: "float", "v": repr(value)}
     if len(path) > _MAX_DEPTH:
-        raise CodecError(f"Cannot store a value that is nested deeper than {_MAX_DEPTH} levels or contains itself")
+        raise CodecError(_TOO_DEEP)
     if kind is list:
         return _encode_items(value, hint, redact, path)
     if kind is dict:
@@ -184,7 +188,7 @@ def _encode_other(value: Any, kind: Any, hint: object, redact: bool, path: _Path
         }
     if issubclass(kind, pathlib.PurePath):
         family = "local" if issubclass(kind, pathlib.Path) else "posix" if "Posix" in kind.__name__ else "windows"
-        return {_TAG: "path", "v": _encode_text(str(value)), "k": family}
+        return {_TAG: "path", "v": _encode_text(str(cast("object", value))), "k": family}
     raise CodecError(
         f"Cannot store {path_text(path)}: {kind.__module__}.{kind.__qualname__} is not a dataclass, an enum "
         "or a standard value; convert it before it is stored"

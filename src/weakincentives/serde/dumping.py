@@ -25,14 +25,19 @@ import orjson
 from weakincentives.serde.problem import path_text
 from weakincentives.serde.secret import REDACTED, is_secret, member_hint, secret_hints
 
-_MAX_DEPTH = 500
+_MAX_DEPTH = 200
+
+_TOO_DEEP = f"Cannot dump a value that is nested deeper than {_MAX_DEPTH} levels or contains itself"
 
 _Path = tuple[str | int, ...]
 
 
 def dump(value: object, *, redact: bool = False) -> Any:
     """The value as dict, list, str, number, bool or None; raises ValueError, with the path, for anything else."""
-    return _dump(value, None, redact, ())
+    try:
+        return _dump(value, None, redact, ())
+    except RecursionError:  # the caller's own stack was deep already
+        raise ValueError(_TOO_DEEP) from None
 
 
 def dump_json(value: object, *, redact: bool = False) -> str:
@@ -62,7 +67,7 @@ def _dump(value: Any, hint: object, redact: bool, path: _Path) -> Any:
             raise ValueError(f"Cannot dump {path_text(path)}: {value} is not a JSON number")
         return value
     if len(path) > _MAX_DEPTH:
-        raise ValueError(f"Cannot dump a value that is nested deeper than {_MAX_DEPTH} levels or contains itself")
+        raise ValueError(_TOO_DEEP)
     if isinstance(value, enum.Enum):
         return _dump(value.value, None, redact, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -43,6 +43,7 @@ T = TypeVar("T")
 Extra = Literal["forbid", "ignore"]
 
 _MAX_DEPTH = 190  # the engine stops reading JSON at 200 levels
+_TOO_DEEP = f"Nested deeper than {_MAX_DEPTH} levels, or contains itself; send a flatter value"
 
 
 class Parser(Generic[T]):
@@ -64,13 +65,14 @@ class Parser(Generic[T]):
         except self._engine_error as error:
             faults = cast("list[Fault]", error.errors(include_url=False))
             raise ParseError(explain(self._shape, faults)) from None
-        except UnicodeEncodeError:
-            raise ParseError({"$": "Not valid JSON: it holds half of a surrogate pair; send valid Unicode"}) from None
 
     def parse(self, data: object) -> T:
         """Parses a mapping, or what JSON text would have given, by the rules that hold for JSON text."""
         problems: dict[str, str] = {}
-        raw = _to_json(data, problems)
+        try:
+            raw = _to_json(data, problems)
+        except RecursionError:  # the caller's own stack was deep already
+            raise ParseError({"$": _TOO_DEEP}) from None
         if not problems:
             return self.parse_json(raw)
         # Null stands in for what JSON cannot hold, so that the problems of the other fields are told as well.
@@ -159,7 +161,7 @@ def _is_plain(value: object, depth: int) -> bool:
 
 def _to_plain(value: object, path: tuple[str | int, ...], problems: dict[str, str]) -> object:
     if len(path) > _MAX_DEPTH:
-        problems.setdefault("$", f"Nested deeper than {_MAX_DEPTH} levels, or contains itself; send a flatter value")
+        problems.setdefault("$", _TOO_DEEP)
         return None
     if value is None or isinstance(value, bool):
         return value

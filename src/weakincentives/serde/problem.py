@@ -116,12 +116,32 @@ class _Explainer:
             return
         for loc, fault in faults:
             if not loc:
-                self._add(path, self._text(node, fault, path, secret=secret, null=null))
+                # Of a value that should hold a secret, even the wrong form may be the secret.
+                hidden = secret or self._holds_secret(node, ())
+                self._add(path, self._text(node, fault, path, secret=hidden, null=null))
         for step, below in _by_first(faults).items():
             self._child(node, step, below, (*path, step), secret=secret)
 
     def _add(self, path: _Path, text: str) -> None:
         self.details.setdefault(path_text(path), text)
+
+    def _holds_secret(self, node: AnyNode, seen: tuple[str, ...]) -> bool:
+        if node.secret:
+            return True
+        match node:
+            case Array():
+                return self._holds_secret(node.item, seen)
+            case Row():
+                return any(self._holds_secret(item, seen) for item in node.items)
+            case Table():
+                return self._holds_secret(node.key, seen) or self._holds_secret(node.value, seen)
+            case OneOf():
+                return any(self._holds_secret(member, seen) for member in node.members)
+            case Link() if node.to not in seen:
+                members = self._records[node.to].members.values()
+                return any(self._holds_secret(member.node, (*seen, node.to)) for member in members)
+            case _:
+                return False
 
     def _child(self, node: AnyNode, step: str | int, below: list[_Located], path: _Path, *, secret: bool) -> None:
         child: AnyNode | None = None
@@ -156,6 +176,7 @@ class _Explainer:
 
     def _union(self, node: OneOf, faults: list[_Located], path: _Path, *, secret: bool) -> None:
         secret = secret or node.secret
+        hidden = secret or self._holds_secret(node, ())
         by_member: dict[int, list[_Located]] = {}
         for step, below in _by_first(faults).items():
             if isinstance(step, str) and step.startswith("\0"):
@@ -180,7 +201,7 @@ class _Explainer:
                 forms.append(f"{self._form(node.members[at])} ({problems})")
             self._add(path, f"Fits none of: {', '.join(forms)}")
             return
-        self._add(path, self._mismatch(node, value, path, secret=secret))
+        self._add(path, self._mismatch(node, value, path, secret=hidden))
 
     def _tagged(self, node: OneOf, near: dict[int, list[_Located]], path: _Path) -> dict[int, list[_Located]]:
         """Members told apart by a Literal field: keeps the one that was meant, or says which tags there are."""
@@ -245,6 +266,10 @@ class _Explainer:
             return str(context["message"])
         if kind == "json_invalid":
             return f"Not valid JSON: {context['error']}; send one JSON {self._expected(node)}"
+        if kind == "string_unicode":
+            return f"Not valid JSON: it holds half of a surrogate pair; send one JSON {self._expected(node)}"
+        if kind == "json_type":
+            return f"Expected JSON text, got {type(value).__name__}"
         received = "" if secret else f", got {_bare(value)}"
         if kind == "rule":
             return str(context["text"]) + ("" if isinstance(value, list | dict) else received)
