@@ -96,9 +96,8 @@ class ToolContext:
         self.call_id = call_id
         self._filesystem = filesystem
         self._budget_tracker = budget_tracker
-        self._resources = _opened(
-            resources if resources is not None else getattr(prompt, "resources", None), filesystem
-        )
+        self.shared_resources = opened(resources if resources is not None else getattr(prompt, "resources", None))
+        self._resources = self.shared_resources
         self._scope: Scope | None = None
         self._tool_name = ""
         self._idempotency_key = ""
