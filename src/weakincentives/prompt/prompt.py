@@ -317,9 +317,10 @@ class Prompt(Generic[OutputT]):
         if override is None:
             return None
         # An unchanged override is applied once: its warnings are said once, not at every turn.
-        if self._last_applied is None or self._last_applied[0] != override:
-            self._last_applied = (override, texts.apply(override))
-        return self._last_applied[1]
+        last = self._last_applied
+        if last is None or last[0] != override:
+            last = self._last_applied = (override, texts.apply(override))
+        return last[1]
 
     # -- tools -----------------------------------------------------------------------------------------------------
 
@@ -443,8 +444,9 @@ class PromptResources:
         context = self._context
         if context is None:
             with self._lock:
+                # A block of another thread may have opened them meanwhile; then the block keeps them, not we.
+                self._kept = self._kept or self._context is None
                 context = self._open()
-                self._kept = True
         return context
 
     def get(self, protocol: type[T], /) -> T:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -115,7 +116,20 @@ def join_blocks(*blocks: str) -> str:
 
 def examples_text(tools: Sequence[Tool[Any, Any]]) -> str:
     """How the tools are used, by their examples."""
-    return join_blocks(*(_example_text(tool.name, example) for tool in tools for example in tool.examples))
+    return join_blocks(*map(_examples_of, tools))
+
+
+_known: weakref.WeakKeyDictionary[Tool[Any, Any], str] = weakref.WeakKeyDictionary()
+"""A tool never changes, so its examples are written once."""
+
+
+def _examples_of(tool: Tool[Any, Any]) -> str:
+    if not tool.examples:
+        return ""
+    text = _known.get(tool)
+    if text is None:
+        text = _known[tool] = join_blocks(*(_example_text(tool.name, example) for example in tool.examples))
+    return text
 
 
 def _example_text(name: str, example: ToolExample[Any, Any]) -> str:
