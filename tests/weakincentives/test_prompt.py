@@ -15,7 +15,13 @@ from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolBinding
 from weakincentives.prompt.section import MarkdownSection, Section
 from weakincentives.prompt.tool import Tool, ToolContext
 from weakincentives.prompt.tool_result import ToolResult
-from weakincentives.prompt.visibility import OpenSections, ReadSection, SectionVisibility, apply_visibility
+from weakincentives.prompt.visibility import (
+    OpenSections,
+    ReadSection,
+    SectionVisibility,
+    SetVisibilityOverride,
+    apply_visibility,
+)
 from weakincentives.resources import Binding, ResourceCloseError, ResourceRegistry, Scope
 from weakincentives.session import Session
 
@@ -549,6 +555,16 @@ class TestInstall:
 
         assert installed == [("a", session), ("b", session)]
 
+    def test_lets_the_session_open_sections(self) -> None:
+        """After it, the event alone opens a summarised section."""
+        session = Session()
+        prompt = prompt_of(MarkdownSection(key="a", template="All.", summary="Some.", visibility=SUMMARY))
+
+        prompt.install(session)
+        session.dispatch(SetVisibilityOverride(("a",), FULL))
+
+        assert prompt.render(session).text == "All."
+
 
 class TestResources:
     def test_block_closes_what_it_built(self) -> None:
@@ -665,6 +681,19 @@ class TestResources:
         with pytest.raises(KeyError) as raised:
             asyncio.run(main())
         assert "Closing the prompt's resources failed as well: " in raised.value.__notes__[-1]
+
+    def test_async_blocks_nest_and_raise_failures_to_close(self) -> None:
+        """The outermost async block closes, and nobody misses that it failed."""
+        prompt = prompt_of().bind(resources={Database: Binding(Database, lambda _: BrokenDatabase())})
+
+        async def main() -> None:
+            async with prompt.resources:
+                async with prompt.resources as resources:
+                    resources.get(Database)
+                assert prompt.resources.is_open
+
+        with pytest.raises(ResourceCloseError):
+            asyncio.run(main())
 
     def test_section_brings_resources(self) -> None:
         """S42: a section's resource is the section's own: the same for every prompt and never closed."""
