@@ -288,10 +288,10 @@ class Tool(Generic[ParamsT, ResultT]):
 
     def parse(self, arguments: Mapping[str, Any] | str | bytes | None) -> ParamsT:
         """The params of a call, from a mapping or JSON text; raises ParseError with every problem."""
-        parser = self._parser or self.parser
+        parser = cast("serde.Parser[Any] | None", self._parser) or self.parser
         if parser is None:
             return cast("ParamsT", _parse_nothing(arguments))
-        if isinstance(arguments, str | bytes):
+        if type(arguments) is str or isinstance(arguments, str | bytes):
             params = parser.parse_json(arguments)
         else:
             params = parser.parse({} if arguments is None else arguments)

@@ -11,7 +11,6 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from enum import Enum
 from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
@@ -126,7 +125,8 @@ def content_blocks(value: object) -> tuple[ContentBlock, ...]:
 
 def render_text(result: ToolResult[object]) -> str:
     """What the model reads of a result: the message, a blank line, the rendered value."""
-    return _text_now(text_or_awaitable(result), result.value)
+    text = text_or_awaitable(result)
+    return text if isinstance(text, str) else _text_now(text, result.value)
 
 
 def text_or_awaitable(result: ToolResult[object]) -> str | Awaitable[str]:
@@ -138,8 +138,8 @@ def text_or_awaitable(result: ToolResult[object]) -> str | Awaitable[str]:
 
 def render_value(value: object) -> str | Awaitable[str]:
     """The value as text, by its kind; an awaitable when a dataclass in it has an async `render`."""
-    if isinstance(value, str) and not isinstance(value, Enum):
-        return value
+    if isinstance(value, str):
+        return value if type(value) is str else str.__str__(value)  # an Enum of texts shows its text
     if value is None:
         return ""
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
