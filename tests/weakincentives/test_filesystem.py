@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -501,3 +502,25 @@ def test_errors_survive_pickling() -> None:
         InMemoryFilesystem().read("no")
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (FileMissingError, str(caught.value))
+
+
+def test_threads_lose_no_append() -> None:
+    """Writers outside of transactions and in their own ones all leave their mark (S7)."""
+    fs = InMemoryFilesystem()
+
+    def work(name: int) -> None:
+        for step in range(20):
+            with scope() as call:
+                fs.append("log", f"{name}.{step}\n")
+                fs.write(f"d{step}/{name}", "x")
+                call.commit()
+            fs.append("log", f"{name}.{step}!\n")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = {f"{name}.{step}{mark}" for name in range(4) for step in range(20) for mark in ("", "!")}
+    lines = fs.read("log").splitlines()
+    assert (len(lines), set(lines), len(fs.glob("d*/*"))) == (160, expected, 80)
