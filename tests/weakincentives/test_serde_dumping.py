@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weakincentives.serde import REDACTED, Secret, dump, dump_json, has_secrets, parse, redact
+from weakincentives.serde import REDACTED, Secret, dump, dump_json, has_secrets, parse, parser, redact
 
 T = TypeVar("T")
 Token = Annotated[str, Secret]
@@ -207,6 +207,19 @@ def test_a_type_argument_can_be_secret() -> None:
 def test_a_class_that_cannot_be_read_hides_what_looks_secret() -> None:
     """When the types do not resolve, a field that mentions Secret is hidden."""
     assert redact(Unreadable("hunter2", 1)) == {"token": REDACTED, "plain": 1}
+
+
+def test_a_class_that_becomes_readable_later_is_read_again() -> None:
+    """What could not be resolved is not remembered as harmless."""
+    hidden = Annotated[str, Secret]
+
+    @dataclass
+    class Local:
+        key: Key  # type: ignore[name-defined]  # noqa: F821
+
+    assert has_secrets(Local) is False
+    parser(Local, localns={"Key": hidden})
+    assert redact(Local("hunter2")) == {"key": REDACTED}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import pathlib
+import pickle
 import subprocess
 import sys
 import types
@@ -142,6 +143,7 @@ UUID_TEXT = "123e4567-e89b-12d3-a456-426614174000"
         (list[int], [1, 2], [1, 2]),
         (tuple[int, ...], [1, 2], (1, 2)),
         (tuple[int, str], [1, "a"], (1, "a")),
+        (tuple[()], [], ()),
         (set[str], ["a", "b"], {"a", "b"}),
         (frozenset[int], [1, 2], frozenset({1, 2})),
         (dict[str, int], {"a": 1}, {"a": 1}),
@@ -287,6 +289,12 @@ def test_local_classes_resolve_with_a_namespace_once() -> None:
     parser(Outer, localns={"Inner": Inner})
     assert parse(Outer, {"inner": {"number": 1}}) == Outer(Inner(1))
     assert resolve_types(Outer) == {"inner": Inner}
+
+
+def test_a_quoted_name_inside_a_type_is_resolved() -> None:
+    """Text inside a list is a name of the class's module."""
+    cls = dataclasses.make_dataclass("Params", [("items", list["Item"])], namespace={"__module__": __name__})
+    assert parse(cls, {"items": [{"name": "a"}]}).items == [Item("a")]
 
 
 def test_an_unresolvable_field_is_named_by_the_schema_too() -> None:
@@ -543,6 +551,21 @@ def test_a_parse_error_is_a_value_error_that_reads_well() -> None:
     """Its text lists every entry."""
     with pytest.raises(ValueError, match=r"^query: Missing required field; limit: Expected type integer, got null$"):
         parse(Search, {"limit": None})
+
+
+def test_a_parse_error_survives_pickling() -> None:
+    """It can cross a process boundary."""
+    error = pickle.loads(pickle.dumps(ParseError({"a": "b"})))
+    assert (error.details, str(error)) == ({"a": "b"}, "a: b")
+
+
+def test_the_metadata_of_a_pydantic_field_is_read() -> None:
+    """Constraints and description of Field(…) hold in parser and schema."""
+    from pydantic import Field
+
+    hint = Annotated[int, Field(ge=1, description="How many.")]
+    assert refused(hint, 0) == {"field": "must be >= 1, got 0"}
+    assert schema(one(hint))["properties"]["field"] == {"type": "integer", "minimum": 1, "description": "How many."}
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,10 @@ class ParseError(ValueError):
 
     def __init__(self, details: Mapping[str, str]) -> None:
         self.details: dict[str, str] = dict(details)
-        super().__init__("; ".join(f"{path}: {text}" for path, text in self.details.items()))
+        super().__init__(self.details)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{path}: {text}" for path, text in self.details.items())
 
 
 def union_label(at: int) -> str:

@@ -46,13 +46,27 @@ def owned_hints(cls: type, localns: Mapping[str, Any] | None = None) -> Hints:
     known = _resolved.get(cls)
     if known is not None:
         return known
-    hints: Hints = {}
-    for field in fields_of(cls):
-        owner = next((base for base in cls.__mro__ if field.name in inspect.get_annotations(base)), cls)
-        annotation = inspect.get_annotations(owner).get(field.name, field.type)
-        hints[field.name] = (owner, _evaluate(cls, owner, field.name, annotation, localns))
+    hints = {field.name: _hint(cls, field, localns) for field in fields_of(cls)}
     _resolved[cls] = hints
     return hints
+
+
+def readable_hints(cls: type) -> tuple[Hints, dict[str, str]]:
+    """The types that can be found now, and the text of the annotations that cannot; keeps nothing."""
+    hints: Hints = {}
+    unread: dict[str, str] = {}
+    for field in fields_of(cls):
+        try:
+            hints[field.name] = _hint(cls, field, None)
+        except PromptValidationError:
+            unread[field.name] = field.type if isinstance(field.type, str) else repr(field.type)
+    return hints, unread
+
+
+def _hint(cls: type, field: dataclasses.Field[Any], localns: Mapping[str, Any] | None) -> tuple[type, Any]:
+    owner = next((base for base in cls.__mro__ if field.name in inspect.get_annotations(base)), cls)
+    annotation = inspect.get_annotations(owner).get(field.name, field.type)
+    return owner, _evaluate(cls, owner, field.name, annotation, localns)
 
 
 def _evaluate(cls: type, owner: type, name: str, annotation: Any, localns: Mapping[str, Any] | None) -> Any:
@@ -66,7 +80,7 @@ def _evaluate(cls: type, owner: type, name: str, annotation: Any, localns: Mappi
         annotation = cast("Any", annotation).type
     carrier = types.SimpleNamespace(__annotations__={name: annotation})
     try:
-        hint = typing.get_type_hints(carrier, dict(vars(module)) if module else {}, known, include_extras=True)[name]
+        hint = typing.get_type_hints(carrier, vars(module) if module else {}, known, include_extras=True)[name]
     except NameError as error:
         reason = f"the name '{error.name}' is not defined where the class is" if error.name else str(error)
         raise PromptValidationError(f"Cannot resolve the type of {cls.__qualname__}.{name}: {reason}") from error

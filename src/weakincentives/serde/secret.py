@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from weakincentives.errors import PromptValidationError
-from weakincentives.serde.resolve import fields_of, owned_hints, substitute, type_arguments
+from weakincentives.serde.resolve import owned_hints, readable_hints, substitute, type_arguments
 
 REDACTED = "[redacted]"
 """What stands in the place of a secret value in every text, event, trace and log."""
@@ -35,31 +35,44 @@ def is_secret(hint: object) -> bool:
     return any(item is Secret or isinstance(item, Secret) for item in metadata)
 
 
-@functools.lru_cache(maxsize=1024)
 def has_secrets(cls: Any) -> bool:
     """Whether a value of this type can hold a secret, at any depth that the annotations show."""
-    return _holds_secret(cls, frozenset())
+    try:
+        return _has_secrets(cls)
+    except PromptValidationError:  # not kept: the class may be resolvable later
+        return _holds_secret(cls, frozenset(), strict=False)
 
 
 @functools.lru_cache(maxsize=1024)
+def _has_secrets(cls: Any) -> bool:
+    return _holds_secret(cls, frozenset(), strict=True)
+
+
 def secret_hints(cls: Any) -> Mapping[str, object]:
     """The fields of a dataclass (or generic alias of one) that need care when dumped, with the hint that says how."""
-    origin = cast("type", typing.get_origin(cls) or cls)
-    arguments = type_arguments(origin, typing.get_args(cls))
     try:
-        hints = owned_hints(origin)
+        return _secret_hints(cls)
     except PromptValidationError:
-        return {
-            field.name: _SOMETHING
-            for field in fields_of(origin)
-            if "Secret" in (field.type if isinstance(field.type, str) else repr(field.type))
-        }
-    found: dict[str, object] = {}
-    for name, (owner, hint) in hints.items():
-        hint = substitute(hint, arguments.get(owner, {}))
-        if _holds_secret(hint, frozenset({origin})):
-            found[name] = hint
-    return found
+        return _find_secret_hints(cls, strict=False)
+
+
+@functools.lru_cache(maxsize=1024)
+def _secret_hints(cls: Any) -> Mapping[str, object]:
+    return _find_secret_hints(cls, strict=True)
+
+
+def _find_secret_hints(cls: Any, *, strict: bool) -> Mapping[str, object]:
+    origin = cast("type", typing.get_origin(cls) or cls)
+    hints = _hints(origin, typing.get_args(cls), strict=strict)
+    below = frozenset({origin})
+    return {name: hint for name, hint in hints.items() if _holds_secret(hint, below, strict=strict)}
+
+
+def _hints(origin: type, arguments: tuple[Any, ...], *, strict: bool) -> dict[str, object]:
+    bound = type_arguments(origin, arguments)
+    hints, unread = (owned_hints(origin), {}) if strict else readable_hints(origin)
+    found: dict[str, object] = {name: substitute(hint, bound.get(owner, {})) for name, (owner, hint) in hints.items()}
+    return found | {name: _SOMETHING for name, text in unread.items() if "Secret" in text}
 
 
 def member_hint(hint: object, value: object) -> object:
@@ -84,18 +97,16 @@ def member_hint(hint: object, value: object) -> object:
     return hint
 
 
-def _holds_secret(hint: object, seen: frozenset[object]) -> bool:
+def _holds_secret(hint: object, seen: frozenset[object], *, strict: bool) -> bool:
     if is_secret(hint):
         return True
     if isinstance(hint, typing.NewType):
-        return _holds_secret(hint.__supertype__, seen)
+        return _holds_secret(hint.__supertype__, seen, strict=strict)
     origin = typing.get_origin(hint) or hint
-    if isinstance(origin, type) and dataclasses.is_dataclass(origin) and origin not in seen:
-        arguments = type_arguments(origin, typing.get_args(hint))
-        try:
-            hints = owned_hints(origin)
-        except PromptValidationError:
-            return bool(secret_hints(origin))
-        below = seen | {origin}
-        return any(_holds_secret(substitute(inner, arguments.get(owner, {})), below) for owner, inner in hints.values())
-    return any(_holds_secret(argument, seen) for argument in typing.get_args(hint))
+    arguments = typing.get_args(hint)
+    if isinstance(origin, type) and dataclasses.is_dataclass(origin):
+        if origin in seen:
+            return False
+        inner = _hints(origin, arguments, strict=strict).values()
+        return any(_holds_secret(each, seen | {origin}, strict=strict) for each in inner)
+    return any(_holds_secret(argument, seen, strict=strict) for argument in arguments)

@@ -251,6 +251,8 @@ class _Reader:
         if isinstance(plain, type) and dataclasses.is_dataclass(plain):
             return Link(self._record(plain, arguments))
         if plain in _ARRAYS:
+            if origin is tuple and not arguments and isinstance(tp, types.GenericAlias):
+                return Row(())  # tuple[()]
             return self._array(plain, arguments, where)
         if plain in _TABLES:
             return self._table(arguments, where)
