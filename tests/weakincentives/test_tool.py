@@ -18,6 +18,7 @@ from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypedDic
 import annotated_types
 import pytest
 
+from weakincentives.dbc import ContractError, require
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt.tool import Tool, ToolContext, ToolExample, ToolFunction, tool
 from weakincentives.prompt.tool_result import TextBlock, ToolResult
@@ -51,6 +52,16 @@ class ManyHits(Hits):
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
     items: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    inner: Inner
 
 
 class Row(TypedDict):
@@ -309,6 +320,21 @@ class TestTypes:
 
         made = Tool[Outer, Inner](name="x", description="X.")
         assert made.parse('{"inner": {"n": 1}}') == Outer(Inner(1))
+
+    def test_a_name_where_the_tool_is_built_does_not_hide_a_field_type(self) -> None:
+        """A class means the names it was written among."""
+        Inner = Query  # noqa: F841 - the clash is the point
+        made = Tool[Outer, Outer](name="x", description="X.")
+        assert made.parse('{"inner": {"n": 1}}').inner.n == 1
+
+    def test_a_subclass_of_a_dataclass_is_one(self) -> None:
+        """Also without a decorator of its own."""
+
+        class Special(Query):
+            pass
+
+        made = Tool[Special, Special](name="x", description="X.")
+        assert type(made.parse('{"text": "a"}')) is Special
 
     def test_without_any_word_about_types_it_is_refused(self) -> None:
         """Nothing is guessed."""
@@ -966,6 +992,57 @@ class TestDecorator:
 
         handler: Any = move.handler
         assert handler(move.parse({"point": {"x": 1}}), context=None).value == Point(2)
+
+    def test_examples_may_give_a_mapping(self) -> None:
+        """The made dataclass has no name yet where the examples are written."""
+
+        @tool(examples=[ToolExample("Next day", {"day": datetime.date(2026, 1, 31)}, datetime.date(2026, 2, 1))])
+        def after(day: datetime.date, days: int = 1) -> datetime.date:
+            """Go on."""
+            return day + datetime.timedelta(days)
+
+        assert after.examples[0].input == after.Params(day=datetime.date(2026, 1, 31))  # type: ignore[misc]
+        assert after.spec()["examples"][0]["input"] == {"day": "2026-01-31", "days": 1}
+
+    def test_a_mapping_that_does_not_fit_is_refused(self) -> None:
+        """An example that the tool would refuse would mislead the model."""
+
+        def once(n: int) -> int:
+            """Once."""
+            return n
+
+        assert refusal(lambda: tool(examples=[ToolExample("One", {"n": "1"}, 1)])(once)) == (
+            "Tool 'once': examples[0].input does not fit the parameters: n: Expected type integer, got string '1'"
+        )
+        assert refusal(lambda: tool(examples=[ToolExample("One", 1, 1)])(once)) == (
+            "Tool 'once': examples[0].input must be of type OnceParams, got int"
+        )
+        wrong: Any = ["One"]
+        assert refusal(lambda: tool(examples=wrong)(once)) == (
+            "Tool 'once': examples[0] must be a ToolExample, got str"
+        )
+
+    def test_context_must_be_passable_by_keyword(self) -> None:
+        """That is how it is passed."""
+
+        def odd(n: int, context: ToolContext, /) -> int:
+            """Odd."""
+            return n
+
+        assert refusal(lambda: tool(odd)) == "Tool 'odd': context must be passable by keyword"
+
+    def test_contracts_hold_on_decorated_functions(self) -> None:
+        """`@require` below `@tool` is seen through for the signature and still checks the call."""
+
+        @tool
+        @require(lambda n: n > 0, "n must be positive")
+        def root(n: int) -> float:
+            """Root."""
+            return n**0.5
+
+        assert set(root.schema()["properties"]) == {"n"}
+        with pytest.raises(ContractError, match="Precondition failed: n must be positive"):
+            root(-1)
 
     def test_what_it_cannot_derive_it_refuses(self) -> None:
         """Each message says what to add."""

@@ -50,7 +50,7 @@ def strip(tp: Any) -> Any:
 def is_dataclass_type(tp: Any) -> bool:
     """Whether it is a dataclass, or a generic one with its arguments."""
     origin = typing.get_origin(tp) or tp
-    return isinstance(origin, type) and "__dataclass_fields__" in vars(origin)
+    return isinstance(origin, type) and hasattr(origin, "__dataclass_fields__")
 
 
 def dataclasses_in(tp: Any) -> tuple[type, ...]:

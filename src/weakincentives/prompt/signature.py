@@ -12,11 +12,13 @@ import types
 import typing
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple, Union, cast
+from typing import Any, Final, NamedTuple, TypeVar, Union, cast
 
 from ..errors import PromptValidationError
 from .result_type import strip, type_name
 from .tool_result import ToolResult
+
+T = TypeVar("T")
 
 
 class _Unknown:
@@ -42,6 +44,16 @@ def calling_place(skip: str) -> Place:
     while frame.f_back is not None and frame.f_globals.get("__name__") in (skip, __name__):
         frame = frame.f_back
     return Place(dict(frame.f_locals), str(frame.f_globals.get("__name__")), frame.f_code.co_qualname)
+
+
+def names_for(cls: type, place: Place, read: Callable[[Mapping[str, Any] | None], T]) -> T:
+    """Reads a class with the names it was written among, then with those where the tool is built."""
+    if _written_in(cls, place):
+        return read(place.names)
+    try:
+        return read(None)
+    except PromptValidationError:
+        return read(place.names)
 
 
 class Signature:
@@ -157,9 +169,13 @@ def _names_for(code: types.FunctionType | None, place: Place, known: Mapping[str
             continue
     here, there = dict(place.names), code.__globals__
     # A name where the tool is built says nothing about a handler that was written elsewhere, unless nothing else does.
-    if code.__module__ == place.module and code.__qualname__.startswith(f"{place.qualname}.<locals>."):
+    if _written_in(code, place):
         return ChainMap(closed, here, dict(known), there)
     return ChainMap(closed, there, dict(known), here)
+
+
+def _written_in(code: type | types.FunctionType, place: Place) -> bool:
+    return code.__module__ == place.module and code.__qualname__.startswith(f"{place.qualname}.<locals>.")
 
 
 def _value_of(returns: Any, *, waiting: bool) -> tuple[Any] | None:

@@ -7,13 +7,14 @@ calling a tool hands over to the pipeline through the context.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 import re
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
+from dataclasses import dataclass, field, make_dataclass, replace
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, overload
 
 from .. import serde
 from ..errors import PromptValidationError
@@ -30,7 +31,7 @@ from .result_type import (
     type_name,
     value_check,
 )
-from .signature import UNKNOWN, Place, Signature, calling_place, resolve_argument
+from .signature import UNKNOWN, Place, Signature, calling_place, names_for, resolve_argument
 from .tool_context import ToolContext
 from .tool_result import ToolResult
 
@@ -198,7 +199,8 @@ class Tool(Generic[ParamsT, ResultT]):
         """A tool that runs a function; what is not given comes from its name, docstring and annotations.
 
         Two styles: `(params: Dataclass, *, context) -> ToolResult[R]`, and a plain function, whose parameters become
-        the tool's parameters and whose return value becomes the result's value.
+        the tool's parameters and whose return value becomes the result's value; its examples may give their input
+        as a mapping.
         """
         derived = _Derived(function, name, description, calling_place(__name__))
         return cast(
@@ -207,7 +209,7 @@ class Tool(Generic[ParamsT, ResultT]):
                 name=derived.name,
                 description=derived.description,
                 handler=derived.handler,
-                examples=examples,
+                examples=derived.examples(examples),
                 accepts_overrides=accepts_overrides,
                 effects=effects,
                 timeout=timeout,
@@ -405,7 +407,7 @@ def tool(
             name=derived.name,
             description=derived.description,
             handler=derived.handler,
-            examples=examples,
+            examples=derived.examples(examples),
             accepts_overrides=accepts_overrides,
             effects=effects,
             timeout=timeout,
@@ -543,7 +545,7 @@ def _checked_params(params: Any, place: Place) -> Any:
         return None
     if not is_dataclass_type(params):
         raise PromptValidationError(f"params must be a dataclass or None, got {type_name(params)}")
-    shape_of(params, place.names)
+    names_for(cast("type", get_origin(params) or params), place, lambda names: shape_of(params, names))
     return params
 
 
@@ -556,7 +558,7 @@ def _checked_result(result: Any, place: Place) -> ValueCheck:
             f"got {type_name(error.args[0])}"
         ) from None
     for cls in dataclasses_in(result):
-        serde.resolve_types(cls, place.names)
+        names_for(cls, place, functools.partial(serde.resolve_types, cls))
     return check
 
 
@@ -615,17 +617,40 @@ class _Derived:
         else:
             result = Any if gives[0] is UNKNOWN else gives[0]
         takes_context = "context" in signature.parameters
+        if takes_context and signature.parameters["context"].kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise PromptValidationError("context must be passable by keyword")
         if _takes_params(parameters, signature, returns_result=gives is not None):
             params = signature.hint(parameters[0])
+            self._made = None
             plan = _Plan((), (), whole=True, context=takes_context)
         else:
-            params = self._params_class(parameters, signature)
+            params = self._made = self._params_class(parameters, signature)
             by_place = tuple(each.name for each in parameters if each.kind is each.POSITIONAL_ONLY)
             by_name = tuple(each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY)
             plan = _Plan(by_place, by_name, whole=False, context=takes_context)
         self.types: tuple[Any, Any] = (params, result)
         direct = plan.whole and plan.context and gives is not None
         self.handler: Any = self._function if direct else plan.handler(self._function, signature.is_async)
+
+    def examples(self, given: Sequence[ToolExample[Any, Any]]) -> Sequence[ToolExample[Any, Any]]:
+        """The examples, with inputs of the class we made where mappings stood: their author cannot name it yet."""
+        if self._made is None or not isinstance(given, list | tuple):
+            return given
+        return [self._example(at, example) for at, example in enumerate(given)]
+
+    def _example(self, at: int, example: Any) -> Any:
+        if not isinstance(example, ToolExample):
+            return example
+        shown = cast("ToolExample[Any, Any]", example)
+        if not isinstance(shown.input, Mapping):
+            return shown
+        values = cast("Mapping[str, Any]", shown.input)
+        problems = JsonSchema(serde.schema(self._made)).check(serde.dump(dict(values)))
+        if problems:
+            raise PromptValidationError(
+                f"Tool '{self.name}': examples[{at}].input does not fit the parameters: {serde.ParseError(problems)}"
+            )
+        return replace(shown, input=cast("Any", self._made)(**values))
 
     def _params_class(self, parameters: list[inspect.Parameter], signature: Signature) -> Any:
         """A dataclass with one field per parameter; None when there are none."""

@@ -142,8 +142,9 @@ def render_value(value: object) -> str | Awaitable[str]:
         return value if type(value) is str else str.__str__(value)  # an Enum of texts shows its text
     if value is None:
         return ""
-    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        return _render_dataclass(value)
+    cls = type(value)
+    if hasattr(cls, "__dataclass_fields__"):
+        return _render_dataclass(cls, value)
     if isinstance(value, Mapping):
         return _to_json(serde.dump(cast("object", value), redact=True))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
@@ -173,8 +174,7 @@ class _Later(Awaitable[str]):
                 part.close()
 
 
-def _render_dataclass(value: object) -> str | Awaitable[str]:
-    cls = type(value)
+def _render_dataclass(cls: type, value: object) -> str | Awaitable[str]:
     if not callable(getattr(cls, "render", None)):
         if cls not in _told:
             _told.add(cls)
