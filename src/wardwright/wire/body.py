@@ -1,0 +1,168 @@
+"""Reads a JSON body once, within limits, and words every complaint about one.
+
+What comes out can always be written again by the same library; what is forwarded is that, never the bytes that came in. So a
+repeated key cannot show one value to the policy and another to the provider. Holds what all wires share, nothing of one provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+import orjson
+
+from wardwright.errors import WireError
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+Object: TypeAlias = dict[str, Json]
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Of one body, and of one stream in all."""
+
+# orjson reads 1,024 levels and writes 254. Fewer brackets than this cannot be nested too deeply, so most bodies need no second look.
+_SURELY_FLAT: Final = 250
+
+_WORDS: Final[Mapping[type, str]] = {
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def read(body: bytes | bytearray | memoryview | str | dict[str, Any]) -> Object:
+    """The JSON object in `body`; an object already read passes as it is."""
+    value = read_any(body)
+    if isinstance(value, dict):
+        return value
+    raise wrong("", "an object", value)
+
+
+def read_any(body: bytes | bytearray | memoryview | str | dict[str, Any] | list[Any]) -> Json:
+    """The JSON value in `body` (a batch is a list); a value already read passes as it is."""
+    if isinstance(body, (dict, list)):
+        return body
+    raw = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+    if len(raw) > MAX_BYTES:
+        raise WireError(f"the body has {len(raw)} bytes; at most {MAX_BYTES} are read")
+    try:
+        value: Json = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"the body is not JSON: {error}") from None
+    if raw.count(b"{") + raw.count(b"[") > _SURELY_FLAT:
+        dumped(value, "")
+    return value
+
+
+def is_json(data: bytes) -> bool:
+    """Tells a whole value from one that was cut."""
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def dumped(value: Json, path: str) -> str:
+    """`value` as JSON text."""
+    try:
+        return orjson.dumps(value).decode()
+    except (orjson.JSONEncodeError, RecursionError):
+        raise WireError(f"nested too deeply, or not JSON{_at(path)}") from None
+
+
+def wrong(path: str, expected: str, value: object) -> WireError:
+    """A value of another type than the wire has there."""
+    return WireError(f"expected {expected}, got {_WORDS.get(type(value), type(value).__name__)}{_at(path)}")
+
+
+def unknown(path: str, what: str, value: str) -> WireError:
+    """A word that is on no list: it may not pass, because nobody can say what it does."""
+    return WireError(f"{what} {value!r} is not known here, so it may not pass{_at(path)}")
+
+
+def check_fields(
+    fields: Object, known: Collection[str], refused: Mapping[str, str], passing: Collection[str], path: str
+) -> None:
+    """Refuses the first field that is on the refused list with a value, or on no list at all."""
+    for name, value in fields.items():
+        if name in known or name in passing:
+            continue
+        reason = refused.get(name)
+        if reason is None:
+            raise unknown(path, "field", str(name))
+        if value is not None and value is not False:
+            raise WireError(f"{name!r} is refused: {reason}{_at(path)}")
+
+
+def text_of(fields: Object, name: str, path: str) -> str:
+    """A string field; empty when it is missing or null."""
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    raise wrong(f"{path}.{name}" if path else name, "a string", value)
+
+
+def object_of(fields: Object, name: str, path: str) -> Object:
+    """An object field; empty when it is missing or null."""
+    value = fields.get(name)
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    raise wrong(f"{path}.{name}" if path else name, "an object", value)
+
+
+def list_of(fields: Object, name: str, path: str) -> list[Json]:
+    """A list field; empty when it is missing or null."""
+    value = fields.get(name)
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return value
+    raise wrong(f"{path}.{name}" if path else name, "a list", value)
+
+
+def count_of(fields: Object, name: str) -> int:
+    """A token count; 0 when it is missing or no count."""
+    value = fields.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def claims_of(fields: Object) -> Mapping[str, Any] | None:
+    """What the caller says of its own tools (`metadata.tool_context`): an object, or its JSON text."""
+    metadata = fields.get("metadata")
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise wrong("metadata", "an object", metadata)
+    claim = metadata.get("tool_context")
+    if isinstance(claim, str):
+        try:
+            claim = cast("Json", orjson.loads(claim))
+        except orjson.JSONDecodeError:
+            raise wrong("metadata.tool_context", "an object or its JSON text", claim) from None
+    if claim is None or isinstance(claim, dict):
+        return claim
+    raise wrong("metadata.tool_context", "an object or its JSON text", claim)
+
+
+def schema_of(form: Object, path: str) -> Mapping[str, Any] | None:
+    """The schema of a structured output; `form` holds `type` and, for json_schema, `schema`."""
+    kind = form.get("type", "text")
+    if kind == "json_schema":
+        return object_of(form, "schema", path)
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind in ("text", None):
+        return None
+    raise unknown(f"{path}.type", "output format", str(kind))
+
+
+def _at(path: str) -> str:
+    return f" - at `$.{path}`" if path else ""

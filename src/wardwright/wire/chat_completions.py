@@ -1,0 +1,623 @@
+"""OpenAI Chat Completions, with the legacy functions: JSON and event streams to `Turn`.
+
+Every field of a request is on one of three lists: read here, passed on because it can carry neither a tool nor words for the
+model, or refused with a reason. A field on no list is refused. What a provider adds beside a message of its reply is not judged:
+nobody acts on it. This module believes nothing and forwards nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, cast
+
+from wardwright.errors import WireError
+from wardwright.wire.body import (
+    Json,
+    Object,
+    check_fields,
+    claims_of,
+    count_of,
+    dumped,
+    is_json,
+    list_of,
+    object_of,
+    read,
+    schema_of,
+    text_of,
+    unknown,
+    wrong,
+)
+from wardwright.wire.sse import EventReader
+from wardwright.wire.turn import (
+    CallItem,
+    DeclaredTool,
+    Item,
+    ResultItem,
+    Role,
+    TextItem,
+    ToolChoice,
+    ToolChoiceMode,
+    Turn,
+    Usage,
+)
+
+READ: Final = frozenset(
+    {
+        "function_call",
+        "functions",
+        "messages",
+        "metadata",
+        "model",
+        "prediction",
+        "response_format",
+        "stream",
+        "tool_choice",
+        "tools",
+        "web_search_options",
+    }
+)
+
+PASSED: Final = frozenset(
+    {
+        "audio",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "min_p",
+        "modalities",
+        "moderation",
+        "n",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "repetition_penalty",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "stop",
+        "store",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+        "user",
+        "verbosity",
+    }
+)
+
+REFUSED: Final[Mapping[str, str]] = {
+    "data_sources": "the provider would fetch documents that nobody here sees; offer a retrieval tool instead",
+    "extra_body": "it is a client library's word for further fields; send the fields themselves",
+    "models": "the provider would choose among models; routes are chosen here",
+    "plugins": "the provider would run tools that nobody here sees; declare them as tools",
+    "prompt": "a stored prompt stays with the provider, unseen; send its text as messages",
+    "provider": "the provider would choose the route; routes are chosen here",
+    "route": "the provider would choose the route; routes are chosen here",
+    "transforms": "the provider would change the transcript after it was judged; send the transcript as it is meant",
+}
+
+_REQUEST_FIELDS: Final = READ | PASSED
+_PLAIN_FIELDS: Final = frozenset({"role", "content", "name"})
+_TOOL_FIELDS: Final = frozenset({"role", "content", "name", "tool_call_id"})
+_ASSISTANT_FIELDS: Final = frozenset(
+    {
+        "annotations",
+        "audio",
+        "content",
+        "function_call",
+        "name",
+        "parsed",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "refusal",
+        "role",
+        "tool_calls",
+    }
+)
+_CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom", "index"})
+_DECLARATION_FIELDS: Final = frozenset({"type", "function", "custom", "cache_control"})
+_DEFINITION_FIELDS: Final = frozenset({"name", "description", "parameters", "strict", "format"})
+
+# Part type -> (its fields, the one that holds text). None: nothing a rule could read (pictures, sound, files).
+_PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
+    "text": (frozenset({"type", "text", "cache_control", "prompt_cache_breakpoint"}), "text"),
+    "refusal": (frozenset({"type", "refusal"}), "refusal"),
+    "image_url": (frozenset({"type", "image_url", "cache_control", "prompt_cache_breakpoint"}), None),
+    "input_audio": (frozenset({"type", "input_audio", "cache_control", "prompt_cache_breakpoint"}), None),
+    "file": (frozenset({"type", "file", "cache_control", "prompt_cache_breakpoint"}), None),
+}
+
+_MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
+
+
+def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
+    """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
+    fields = read(body)
+    if not _REQUEST_FIELDS.issuperset(fields):
+        check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
+    items: list[Item] = []
+    if "prediction" in fields:
+        _predict(object_of(fields, "prediction", ""), items)
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        raise wrong("messages", "a list", messages)
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise wrong(f"messages[{index}]", "an object", message)
+        role = message.get("role")
+        if role == "assistant":
+            _assistant(message, items, f"messages[{index}]", passing, True)
+            continue
+        if role == "tool":
+            if not _TOOL_FIELDS.issuperset(message):
+                check_fields(message, _TOOL_FIELDS, {}, passing, f"messages[{index}]")
+            call_id = message.get("tool_call_id")
+            if not isinstance(call_id, str):
+                call_id = text_of(message, "tool_call_id", f"messages[{index}]")
+            content = message.get("content")
+            if not isinstance(content, str):
+                content = _text(content, f"messages[{index}].content", passing)
+            name = text_of(message, "name", f"messages[{index}]") if "name" in message else ""
+            items.append(ResultItem(call_id, content, None, name))
+            continue
+        if not _PLAIN_FIELDS.issuperset(message):
+            check_fields(message, _PLAIN_FIELDS, {}, passing, f"messages[{index}]")
+        content = message.get("content")
+        if not isinstance(content, str):
+            content = _text(content, f"messages[{index}].content", passing)
+        if role == "user" or role == "system" or role == "developer":
+            if content:
+                items.append(TextItem(cast("Role", role), content))
+        elif role == "function":
+            items.append(ResultItem("", content, None, text_of(message, "name", f"messages[{index}]")))
+        elif isinstance(role, str):
+            raise unknown(f"messages[{index}].role", "role", role)
+        else:
+            raise wrong(f"messages[{index}].role", "a string", role)
+    tools = _tools(fields, passing)
+    return Turn(
+        "request",
+        "chat_completions",
+        text_of(fields, "model", ""),
+        items,
+        tools,
+        _tool_choice(fields),
+        stream=fields.get("stream") is True,
+        claims=claims_of(fields),
+        response_format=_response_format(fields),
+    )
+
+
+def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
+    """The turn of a reply body: all choices, in the order of their index. Reasoning is not part of the answer."""
+    fields = read(body)
+    choices = list_of(fields, "choices", "")
+    if not choices and "choices" not in fields:
+        raise wrong("choices", "a list", None)
+    ordered: list[tuple[int, int, Object]] = []
+    for position, choice in enumerate(choices):
+        if not isinstance(choice, dict):
+            raise wrong(f"choices[{position}]", "an object", choice)
+        index = choice.get("index")
+        ordered.append((index if isinstance(index, int) else position, position, choice))
+    ordered.sort(key=lambda entry: entry[:2])
+    items: list[Item] = []
+    for _, position, choice in ordered:
+        path = f"choices[{position}].message"
+        _assistant(object_of(choice, "message", f"choices[{position}]"), items, path, passing, False)
+    return Turn("reply", "chat_completions", text_of(fields, "model", ""), items, usage=_usage(fields))
+
+
+class StreamAssembler:
+    """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
+
+    __slots__ = ("_choices", "_done", "_head", "_passing", "_reader", "_usage", "errors")
+
+    def __init__(self, *, passing: Collection[str] = ()) -> None:
+        self._reader = EventReader()
+        self._passing = passing
+        self._choices: dict[int, _Choice] = {}
+        self._head: Object = {}
+        self._usage: Json = None
+        self._done = False
+        self.errors: list[Object] = []
+        """What the provider reported as an error inside the stream."""
+
+    @property
+    def complete(self) -> bool:
+        """The stream said that it ended, and every choice that it ended well or badly; and no error came."""
+        finished = all(choice.finish is not None for choice in self._choices.values())
+        return self._done and bool(self._choices) and finished and not self.errors
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes, cut anywhere."""
+        for event in self._reader.feed(data):
+            self._take(event.data)
+
+    def close(self) -> None:
+        """The connection ended."""
+        for event in self._reader.close():
+            # What was cut short is no event: the stream is incomplete, not wrong.
+            if event.data.strip() == b"[DONE]" or is_json(event.data):
+                self._take(event.data)
+
+    def body(self) -> dict[str, Any]:
+        """The reply as it would have come in one piece, as far as it came."""
+        choices: list[Json] = [
+            {"index": index, "message": choice.message(), "finish_reason": choice.finish}
+            for index, choice in sorted(self._choices.items())
+        ]
+        body: Object = {**self._head, "object": "chat.completion", "choices": choices}
+        if self._usage is not None:
+            body["usage"] = self._usage
+        return body
+
+    def turn(self) -> Turn:
+        return parse_reply(self.body(), passing=self._passing)
+
+    def _take(self, data: bytes) -> None:
+        if not data.strip():
+            return
+        if self._done:
+            raise WireError("the stream went on after its end")
+        if data.strip() == b"[DONE]":
+            self._done = True
+            return
+        chunk = read(data)
+        if chunk.get("error") is not None:
+            error = chunk["error"]
+            self.errors.append(error if isinstance(error, dict) else {"message": error})
+            return
+        for name in ("id", "created", "model", "service_tier", "system_fingerprint"):
+            if name not in self._head and chunk.get(name) is not None:
+                self._head[name] = chunk[name]
+        if chunk.get("usage") is not None:
+            self._usage = chunk["usage"]
+        for position, choice in enumerate(list_of(chunk, "choices", "")):
+            path = f"choices[{position}]"
+            if not isinstance(choice, dict):
+                raise wrong(path, "an object", choice)
+            index = choice.get("index", position)
+            if not isinstance(index, int):
+                raise wrong(f"{path}.index", "a number", index)
+            into = self._choices.get(index)
+            if into is None:
+                into = self._choices[index] = _Choice()
+            into.add(object_of(choice, "delta", path), f"{path}.delta", self._passing)
+            finish = choice.get("finish_reason")
+            if finish is not None:
+                into.finish = text_of(choice, "finish_reason", path)
+
+
+class _Call:
+    """One tool call, as it grows."""
+
+    __slots__ = ("arguments", "custom", "id", "name", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.id = ""
+        self.name = ""
+        self.custom = False
+        self.arguments: list[str] = []
+
+    def add(self, definition: Object, path: str) -> None:
+        name = text_of(definition, "name", path)
+        # Some providers repeat the whole name with every piece, others send it in pieces.
+        if name and name != self.name:
+            self.name += name
+        self.arguments.append(text_of(definition, "input" if self.custom else "arguments", path))
+
+    def definition(self) -> Object:
+        return {"name": self.name, "input" if self.custom else "arguments": "".join(self.arguments)}
+
+
+class _Choice:
+    """One choice, as it grows."""
+
+    __slots__ = ("_calls", "_last", "_numbered", "_others", "_text", "finish", "legacy")
+
+    def __init__(self) -> None:
+        self.finish: str | None = None
+        self.legacy: _Call | None = None
+        self._text: dict[str, list[str]] = {}
+        self._others: Object = {}
+        self._calls: list[_Call] = []
+        self._numbered: dict[int, _Call] = {}
+        self._last: _Call | None = None
+
+    def add(self, delta: Object, path: str, passing: Collection[str]) -> None:
+        for name, value in delta.items():
+            if value is None or name == "role":
+                continue
+            if name == "tool_calls":
+                for position, piece in enumerate(list_of(delta, name, path)):
+                    self._call(piece, f"{path}.tool_calls[{position}]", passing)
+            elif name == "function_call":
+                if self.legacy is None:
+                    self.legacy = _Call(0)
+                self.legacy.add(object_of(delta, name, path), f"{path}.function_call")
+            elif name == "content" and isinstance(value, list):
+                self._text.setdefault(name, []).extend(_texts(value, f"{path}.content", passing))
+            elif name in {"content", "refusal", "reasoning", "reasoning_content"}:
+                self._text.setdefault(name, []).append(text_of(delta, name, path))
+            elif name in _ASSISTANT_FIELDS or name in passing:
+                self._others[name] = value
+            else:
+                raise unknown(path, "field", name)
+
+    def message(self) -> Object:
+        message: Object = {"role": "assistant", "content": None, **self._others}
+        for name, pieces in self._text.items():
+            message[name] = "".join(pieces)
+        if self.legacy is not None:
+            message["function_call"] = self.legacy.definition()
+        if self._calls:
+            # Pieces of several calls may come in any order; the index says the order that was meant.
+            calls = sorted(self._calls, key=lambda call: call.number)
+            message["tool_calls"] = [
+                {"id": call.id, "type": "custom", "custom": call.definition()}
+                if call.custom
+                else {"id": call.id, "type": "function", "function": call.definition()}
+                for call in calls
+            ]
+        return message
+
+    def _call(self, piece: Json, path: str, passing: Collection[str]) -> None:
+        if not isinstance(piece, dict):
+            raise wrong(path, "an object", piece)
+        if not _CALL_FIELDS.issuperset(piece):
+            check_fields(piece, _CALL_FIELDS, {}, passing, path)
+        index = piece.get("index")
+        if index is not None and not isinstance(index, int):
+            raise wrong(f"{path}.index", "a number", index)
+        call_id = text_of(piece, "id", path)
+        call = self._last if index is None else self._numbered.get(index)
+        # Some providers leave the index out, or number every call 0: another id is another call.
+        if call is None or (call_id and call.id and call_id != call.id):
+            call = _Call(len(self._calls) if index is None else index)
+            self._calls.append(call)
+            if index is not None:
+                self._numbered[index] = call
+        self._last = call
+        if call_id:
+            call.id = call_id
+        if piece.get("type") == "custom" or "custom" in piece:
+            call.custom = True
+        for name in ("function", "custom"):
+            if piece.get(name) is not None:
+                call.add(object_of(piece, name, path), f"{path}.{name}")
+
+
+def _assistant(message: Object, items: list[Item], path: str, passing: Collection[str], reasoning: bool) -> None:
+    if not _ASSISTANT_FIELDS.issuperset(message):
+        check_fields(message, _ASSISTANT_FIELDS, {}, passing, path)
+    if reasoning and ("reasoning_content" in message or "reasoning" in message or "reasoning_details" in message):
+        thought = _reasoning(message, path)
+        if thought:
+            items.append(TextItem("assistant", thought))
+    content = message.get("content")
+    if not isinstance(content, str):
+        content = _text(content, f"{path}.content", passing)
+    refusal = message.get("refusal")
+    if refusal:
+        refusal = text_of(message, "refusal", path)
+        content = f"{content}\n{refusal}" if content else refusal
+    if content:
+        items.append(TextItem("assistant", content))
+    calls = message.get("tool_calls")
+    if calls:
+        if not isinstance(calls, list):
+            raise wrong(f"{path}.tool_calls", "a list", calls)
+        for index, call in enumerate(calls):
+            if not isinstance(call, dict):
+                raise wrong(f"{path}.tool_calls[{index}]", "an object", call)
+            if not _CALL_FIELDS.issuperset(call):
+                check_fields(call, _CALL_FIELDS, {}, passing, f"{path}.tool_calls[{index}]")
+            function = call.get("function")
+            call_id = call.get("id")
+            if isinstance(function, dict) and isinstance(call_id, str) and call.get("custom") is None:
+                name = function.get("name")
+                arguments = function.get("arguments")
+                if isinstance(name, str) and isinstance(arguments, str):
+                    items.append(CallItem(call_id, name, arguments))
+                    continue
+            items.append(_odd_call(call, f"{path}.tool_calls[{index}]"))
+    legacy = message.get("function_call")
+    if legacy is not None:
+        if not isinstance(legacy, dict):
+            raise wrong(f"{path}.function_call", "an object", legacy)
+        items.append(_called("", legacy, "arguments", f"{path}.function_call"))
+
+
+def _odd_call(call: Object, path: str) -> CallItem:
+    """A call that is not the plain function call with everything in its place."""
+    call_id = text_of(call, "id", path)
+    kind = call.get("type", "custom" if "custom" in call else "function")
+    if kind == "custom" and call.get("function") is None:
+        return _called(call_id, object_of(call, "custom", path), "input", f"{path}.custom")
+    if kind in ("function", None) and call.get("custom") is None:
+        return _called(call_id, object_of(call, "function", path), "arguments", f"{path}.function")
+    raise unknown(f"{path}.type", "kind of tool call", str(kind))
+
+
+def _called(call_id: str, definition: Object, key: str, path: str) -> CallItem:
+    name = definition.get("name")
+    if not isinstance(name, str):
+        raise wrong(f"{path}.name", "a string", name)
+    arguments = definition.get(key)
+    if arguments is None:
+        arguments = ""
+    # Some servers write the arguments as an object; the text they stand for is the same.
+    if not isinstance(arguments, str):
+        arguments = dumped(arguments, f"{path}.{key}")
+    return CallItem(call_id, name, arguments)
+
+
+def _reasoning(message: Object, path: str) -> str:
+    texts = [text_of(message, name, path) for name in ("reasoning_content", "reasoning")]
+    for index, detail in enumerate(list_of(message, "reasoning_details", path)):
+        if not isinstance(detail, dict):
+            raise wrong(f"{path}.reasoning_details[{index}]", "an object", detail)
+        texts += [text_of(detail, name, f"{path}.reasoning_details[{index}]") for name in ("text", "summary")]
+    return "\n".join(dict.fromkeys(text for text in texts if text))
+
+
+def _predict(prediction: Object, items: list[Item]) -> None:
+    # Predicted output is the caller's text on its way to the provider, so rules read it. It stands first: at the end it would
+    # look like an answer of the user.
+    text = _text(prediction.get("content"), "prediction.content", ())
+    if text:
+        items.append(TextItem("developer", text))
+
+
+def _text(content: Json, path: str, passing: Collection[str]) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise wrong(path, "a string or a list of parts", content)
+    return "\n".join(_texts(content, path, passing))
+
+
+def _texts(parts: list[Json], path: str, passing: Collection[str]) -> list[str]:
+    texts: list[str] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        if not isinstance(part, dict):
+            raise wrong(f"{path}[{index}]", "an object", part)
+        kind = part.get("type")
+        if not isinstance(kind, str):
+            raise wrong(f"{path}[{index}].type", "a string", kind)
+        entry = _PARTS.get(kind)
+        if entry is None:
+            raise unknown(f"{path}[{index}].type", "content part", kind)
+        fields, key = entry
+        if not fields.issuperset(part):
+            check_fields(part, fields, {}, passing, f"{path}[{index}]")
+        if key is not None:
+            text = text_of(part, key, f"{path}[{index}]")
+            if text:
+                texts.append(text)
+    return texts
+
+
+def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
+    tools: list[DeclaredTool] = []
+    for index, tool in enumerate(list_of(fields, "tools", "")):
+        if not isinstance(tool, dict):
+            raise wrong(f"tools[{index}]", "an object", tool)
+        if not _DECLARATION_FIELDS.issuperset(tool):
+            check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
+        kind = text_of(tool, "type", f"tools[{index}]") or "function"
+        if kind == "function" or kind == "custom":
+            tools.append(_definition(tool.get(kind), f"tools[{index}].{kind}", passing))
+        else:
+            raise unknown(f"tools[{index}].type", "kind of tool", kind)
+    if "functions" in fields:
+        for index, function in enumerate(list_of(fields, "functions", "")):
+            tools.append(_definition(function, f"functions[{index}]", passing))
+    options = fields.get("web_search_options")
+    if options is not None:
+        if not isinstance(options, dict):
+            raise wrong("web_search_options", "an object", options)
+        tools.append(DeclaredTool("web_search", hosted="web_search", controls=options))
+    return tools
+
+
+def _definition(definition: Json, path: str, passing: Collection[str]) -> DeclaredTool:
+    if not isinstance(definition, dict):
+        raise wrong(path, "an object", definition)
+    if not _DEFINITION_FIELDS.issuperset(definition):
+        check_fields(definition, _DEFINITION_FIELDS, {}, passing, path)
+    name = definition.get("name")
+    if not isinstance(name, str):
+        raise wrong(f"{path}.name", "a string", name)
+    description = definition.get("description")
+    if description is None:
+        description = ""
+    elif not isinstance(description, str):
+        raise wrong(f"{path}.description", "a string", description)
+    schema = definition.get("parameters")
+    if schema is not None and not isinstance(schema, dict):
+        raise wrong(f"{path}.parameters", "an object", schema)
+    return DeclaredTool(name, description, schema)
+
+
+def _tool_choice(fields: Object) -> ToolChoice | None:
+    choice = fields.get("tool_choice")
+    path = "tool_choice"
+    if choice is None:
+        choice = fields.get("function_call")
+        path = "function_call"
+        if choice is None:
+            return None
+        if isinstance(choice, dict):
+            return ToolChoice("tool", (_chosen(choice, path),))
+    if isinstance(choice, str):
+        mode = _MODES.get(choice)
+        if mode is None:
+            raise unknown(path, "tool choice", choice)
+        return ToolChoice(mode)
+    if not isinstance(choice, dict):
+        raise wrong(path, "a string or an object", choice)
+    kind = text_of(choice, "type", path)
+    if kind == "function" or kind == "custom":
+        return ToolChoice("tool", (_chosen(object_of(choice, kind, path), f"{path}.{kind}"),))
+    if kind == "allowed_tools":
+        allowed = object_of(choice, "allowed_tools", path)
+        return allowed_choice(allowed, f"{path}.allowed_tools", _allowed_name)
+    raise unknown(f"{path}.type", "tool choice", kind)
+
+
+def allowed_choice(allowed: Object, path: str, name_of: Callable[[Object, str], str]) -> ToolChoice:
+    """A permitted subset: `mode` and `tools`, as Chat Completions and Responses both write it."""
+    mode = _MODES.get(text_of(allowed, "mode", path))
+    if mode is None or mode == "none":
+        raise unknown(f"{path}.mode", "tool choice", text_of(allowed, "mode", path))
+    names: list[str] = []
+    for index, tool in enumerate(list_of(allowed, "tools", path)):
+        if not isinstance(tool, dict):
+            raise wrong(f"{path}.tools[{index}]", "an object", tool)
+        names.append(name_of(tool, f"{path}.tools[{index}]"))
+    return ToolChoice(mode, tuple(names))
+
+
+def _allowed_name(tool: Object, path: str) -> str:
+    kind = text_of(tool, "type", path)
+    if kind == "function" or kind == "custom":
+        return _chosen(object_of(tool, kind, path), f"{path}.{kind}")
+    raise unknown(f"{path}.type", "kind of tool", kind)
+
+
+def _chosen(choice: Object, path: str) -> str:
+    name = choice.get("name")
+    if isinstance(name, str):
+        return name
+    raise wrong(f"{path}.name", "a string", name)
+
+
+def _response_format(fields: Object) -> Mapping[str, Any] | None:
+    if fields.get("response_format") is None:
+        return None
+    form = object_of(fields, "response_format", "")
+    if form.get("type") == "json_schema":
+        return object_of(object_of(form, "json_schema", "response_format"), "schema", "response_format.json_schema")
+    return schema_of(form, "response_format")
+
+
+def _usage(fields: Object) -> Usage | None:
+    usage = fields.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    return Usage(count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens"))

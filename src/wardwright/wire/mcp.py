@@ -1,0 +1,315 @@
+"""MCP as JSON-RPC messages, single, in batches or as an event stream: calls, results and tool lists to `Turn`.
+
+A client's `tools/call` is the model's call on its way out, so it stands at the reply gate; its answer is a result; a tool list is a
+surface as a request declares it. JSON-RPC ids start anew with every connection, so they never become call ids: the gateway
+remembers what it was asked (`Asked`) with the id that the ruling gave. A method on no list is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import orjson
+
+from wardwright.errors import WireError
+from wardwright.wire.body import (
+    Json,
+    Object,
+    check_fields,
+    dumped,
+    is_json,
+    list_of,
+    object_of,
+    read_any,
+    text_of,
+    unknown,
+    wrong,
+)
+from wardwright.wire.sse import EventReader
+from wardwright.wire.turn import CallItem, DeclaredTool, Item, ResultItem, TextItem, Turn
+
+MessageId: TypeAlias = str | int
+
+_SEALED: Final = "refused: its answer would come by another way than the call's, unseen; call without a task"
+
+METHODS: Final[Mapping[str, str]] = {
+    "completion/complete": "passed",
+    "elicitation/create": "passed",
+    "initialize": "read: the instructions in its answer",
+    "logging/setLevel": "passed",
+    "notifications/cancelled": "passed",
+    "notifications/elicitation/complete": "passed",
+    "notifications/initialized": "passed",
+    "notifications/message": "passed",
+    "notifications/progress": "passed",
+    "notifications/prompts/list_changed": "passed",
+    "notifications/resources/list_changed": "passed",
+    "notifications/resources/updated": "passed",
+    "notifications/roots/list_changed": "passed",
+    "notifications/subscriptions/acknowledged": "passed",
+    "notifications/tools/list_changed": "passed",
+    "ping": "passed",
+    "prompts/get": "read: a call and its result",
+    "prompts/list": "passed",
+    "resources/list": "passed",
+    "resources/read": "read: a call and its result",
+    "resources/subscribe": "passed",
+    "resources/templates/list": "passed",
+    "resources/unsubscribe": "passed",
+    "roots/list": "passed",
+    "sampling/createMessage": "refused: a server would ask the client's model past every rule; give the server a model of its own",
+    "server/discover": "read: the instructions in its answer",
+    "subscriptions/listen": "passed",
+    "tasks/cancel": _SEALED,
+    "tasks/get": _SEALED,
+    "tasks/list": _SEALED,
+    "tasks/result": _SEALED,
+    "tools/call": "read: a call and its result",
+    "tools/list": "read: declared tools",
+}
+"""Every method, and what becomes of it."""
+
+_ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
+_CALL_FIELDS: Final = frozenset({"name", "arguments", "_meta", "inputResponses", "requestState"})
+_CALL_REFUSED: Final = {"task": "its answer would come by another way than the call's, unseen; call without a task"}
+_INSTRUCTING: Final = frozenset({"initialize", "server/discover"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that waits for its answer, as the gateway remembers it."""
+
+    method: str
+    name: str = ""
+    """Raw tool name of a `tools/call`."""
+    call_id: str = ""
+    """The call's id in the ledger, from the ruling."""
+
+
+@dataclass(slots=True)
+class Message:
+    """One JSON-RPC message."""
+
+    kind: Literal["request", "notification", "answer", "error"]
+    id: MessageId | None
+    method: str
+    """Of an answer: the method it answers."""
+    turn: Turn | None = None
+    """What the policy must see of it; None when there is nothing to see."""
+
+
+def parse_messages(
+    body: bytes | dict[str, Any] | list[Any], asked: Mapping[MessageId, Asked] | None = None
+) -> tuple[Message, ...]:
+    """Every message of a body, in wire order. `asked`: the requests of the other side that may be answered here."""
+    value = read_any(body)
+    if not isinstance(value, list):
+        return (_message(value, asked or {}, ""),)
+    if not value:
+        raise WireError("an empty batch")
+    messages = tuple(_message(entry, asked or {}, f"[{index}]") for index, entry in enumerate(value))
+    seen: set[tuple[bool, MessageId]] = set()
+    for message in messages:
+        if message.id is not None:
+            key = (message.kind == "request", message.id)
+            if key in seen:
+                raise WireError(f"two messages of one batch have the id {message.id!r}")
+            seen.add(key)
+    return messages
+
+
+class StreamAssembler:
+    """The messages of an event stream. Lives as long as one connection or one answer."""
+
+    __slots__ = ("_asked", "_messages", "_open", "_reader", "errors")
+
+    def __init__(self, asked: Mapping[MessageId, Asked] | None = None) -> None:
+        self._reader = EventReader()
+        self._asked: Mapping[MessageId, Asked] = {} if asked is None else asked
+        self._messages: list[Message] = []
+        self._open: set[MessageId] = set(self._asked)
+        self.errors: list[Object] = []
+        """JSON-RPC errors that answer no request."""
+
+    @property
+    def complete(self) -> bool:
+        """Everything that was asked when the stream began has been answered."""
+        return not self._open and not self.errors
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes, cut anywhere."""
+        for event in self._reader.feed(data):
+            self._take(event.data)
+
+    def close(self) -> None:
+        """The connection ended."""
+        for event in self._reader.close():
+            # What was cut short is no event: the stream is incomplete, not wrong.
+            if is_json(event.data):
+                self._take(event.data)
+
+    def messages(self) -> tuple[Message, ...]:
+        """All messages so far, in wire order."""
+        return tuple(self._messages)
+
+    def _take(self, data: bytes) -> None:
+        if not data.strip():
+            return
+        for message in parse_messages(data, self._asked):
+            if message.kind == "error" and message.id is None:
+                self.errors.append({"message": "an error that answers no request"})
+            elif message.id is not None and message.kind in ("answer", "error"):
+                if message.id not in self._open:
+                    raise WireError(f"the request {message.id!r} was answered twice")
+                self._open.discard(message.id)
+            self._messages.append(message)
+
+
+def _message(value: Json, asked: Mapping[MessageId, Asked], path: str) -> Message:
+    if not isinstance(value, dict):
+        raise wrong(path, "an object", value)
+    if not _ENVELOPE.issuperset(value):
+        check_fields(value, _ENVELOPE, {}, (), path)
+    if value.get("jsonrpc") != "2.0":
+        raise unknown(path, "JSON-RPC version", str(value.get("jsonrpc")))
+    message_id = value.get("id")
+    if message_id is not None and (isinstance(message_id, bool) or not isinstance(message_id, (str, int))):
+        raise wrong(f"{path}.id" if path else "id", "a string or a whole number", message_id)
+    if "method" in value:
+        if "result" in value or "error" in value:
+            raise WireError("a message is a request or an answer, not both")
+        return _asking(value, message_id, path)
+    if ("result" in value) == ("error" in value):
+        raise WireError("an answer has a result or an error, and not both")
+    if message_id is None:
+        if "result" in value:
+            raise WireError("an answer without an id")
+        return Message("error", None, "")
+    question = asked.get(message_id)
+    if question is None:
+        raise WireError(f"an answer to {message_id!r}, which was not asked here")
+    return _answer(value, message_id, question, path)
+
+
+def _asking(value: Object, message_id: MessageId | None, path: str) -> Message:
+    method = text_of(value, "method", path)
+    known = METHODS.get(method)
+    if known is None:
+        raise unknown(f"{path}.method" if path else "method", "method", method)
+    if known.startswith("refused"):
+        raise WireError(f"{method!r} is {known}")
+    kind = "notification" if message_id is None else "request"
+    if (kind == "notification") != method.startswith("notifications/"):
+        raise WireError(f"{method!r} is {'no notification' if message_id is None else 'a notification and has no id'}")
+    params = object_of(value, "params", path)
+    where = f"{path}.params" if path else "params"
+    turn: Turn | None = None
+    if method == "tools/call":
+        check_fields(params, _CALL_FIELDS, _CALL_REFUSED, (), where)
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise wrong(f"{where}.name", "a string", name)
+        turn = _called(name, params.get("arguments"), where)
+    elif method == "resources/read":
+        turn = _called(method, {"uri": text_of(params, "uri", where)}, where)
+    elif method == "prompts/get":
+        arguments = params.get("arguments")
+        turn = _called(method, {"name": text_of(params, "name", where), "arguments": arguments}, where)
+    return Message(kind, message_id, method, turn)
+
+
+def _called(name: str, arguments: Json, path: str) -> Turn:
+    text = dumped({} if arguments is None else arguments, f"{path}.arguments")
+    items: list[Item] = [CallItem("", name, text)]
+    return Turn("reply", "mcp", "", items)
+
+
+def _answer(value: Object, message_id: MessageId, asked: Asked, path: str) -> Message:
+    method = asked.method
+    called = METHODS.get(method, "").startswith("read: a call")
+    if "error" in value:
+        error = value.get("error")
+        turn = None
+        if called:
+            text = text_of(error, "message", f"{path}.error") if isinstance(error, dict) else str(error)
+            turn = _result(asked, text, True)
+        return Message("error", message_id, method, turn)
+    where = f"{path}.result" if path else "result"
+    result = object_of(value, "result", path)
+    turn = None
+    if method == "tools/list":
+        tools = [_tool(tool, f"{where}.tools[{index}]") for index, tool in enumerate(list_of(result, "tools", where))]
+        turn = Turn("request", "mcp", "", (), tools)
+    elif method in _INSTRUCTING:
+        instructions = text_of(result, "instructions", where)
+        if instructions:
+            turn = Turn("request", "mcp", "", [TextItem("system", instructions)])
+    elif called:
+        flag = result.get("isError") is True if method == "tools/call" else None
+        turn = _result(asked, "\n".join(_texts(result, method, where)), flag)
+    return Message("answer", message_id, method, turn)
+
+
+def _result(asked: Asked, content: str, failed: bool | None) -> Turn:
+    name = asked.name or asked.method
+    items: list[Item] = [ResultItem(asked.call_id, content, failed, name)]
+    return Turn("result", "mcp", "", items)
+
+
+def _tool(tool: Json, path: str) -> DeclaredTool:
+    if not isinstance(tool, dict):
+        raise wrong(path, "an object", tool)
+    name = tool.get("name")
+    if not isinstance(name, str):
+        raise wrong(f"{path}.name", "a string", name)
+    return DeclaredTool(name, text_of(tool, "description", path), object_of(tool, "inputSchema", path))
+
+
+def _texts(result: Object, method: str, path: str) -> list[str]:
+    if result.get("resultType") == "input_required":
+        # The server asks something back: its words are what came out of the call so far.
+        return [dumped(result.get("inputRequests"), f"{path}.inputRequests")]
+    if method == "resources/read":
+        return _contents(list_of(result, "contents", path), f"{path}.contents", True)
+    if method == "prompts/get":
+        texts: list[str] = []
+        for index, message in enumerate(list_of(result, "messages", path)):
+            if not isinstance(message, dict):
+                raise wrong(f"{path}.messages[{index}]", "an object", message)
+            content = message.get("content")
+            several: list[Json] = content if isinstance(content, list) else [content]
+            texts += _contents(several, f"{path}.messages[{index}].content", False)
+        return texts
+    texts = _contents(list_of(result, "content", path), f"{path}.content", False)
+    structured = result.get("structuredContent")
+    # The structured form usually repeats the text. Where it says something else, both are read: clients show either.
+    if structured is not None and not any(_same(text, structured) for text in texts):
+        texts.append(dumped(structured, f"{path}.structuredContent"))
+    return texts
+
+
+def _contents(blocks: list[Json], path: str, resources: bool) -> list[str]:
+    texts: list[str] = []
+    for index, block in enumerate(blocks):
+        where = f"{path}[{index}]"
+        if not isinstance(block, dict):
+            raise wrong(where, "an object", block)
+        kind = "text" if resources else block.get("type")
+        if kind == "text":
+            texts.append(text_of(block, "text", where))
+        elif kind == "resource":
+            texts.append(text_of(object_of(block, "resource", where), "text", f"{where}.resource"))
+        elif kind == "resource_link":
+            texts += [text_of(block, name, where) for name in ("uri", "name", "title", "description")]
+        elif kind != "image" and kind != "audio":
+            raise unknown(f"{where}.type", "content", str(kind))
+    return [text for text in texts if text]
+
+
+def _same(text: str, value: Json) -> bool:
+    try:
+        return cast("Json", orjson.loads(text)) == value
+    except orjson.JSONDecodeError:
+        return False

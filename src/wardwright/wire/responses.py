@@ -1,0 +1,927 @@
+"""OpenAI Responses: JSON and event streams to `Turn`.
+
+Fields, items and tools are each on one list: read here, passed on, or refused with a reason; what is on no list is refused. Tools
+that the provider runs become hosted calls and results; tools it only describes (computer, local shell, patches) are the client's
+calls like any other. A transcript that stays with the provider is refused, because it would pass unseen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from wardwright.errors import WireError
+from wardwright.wire.body import (
+    Json,
+    Object,
+    check_fields,
+    claims_of,
+    count_of,
+    dumped,
+    is_json,
+    list_of,
+    object_of,
+    read,
+    schema_of,
+    text_of,
+    unknown,
+    wrong,
+)
+from wardwright.wire.sse import EventReader
+from wardwright.wire.turn import (
+    CallItem,
+    DeclaredTool,
+    HostedCallItem,
+    HostedResultItem,
+    Item,
+    ResultItem,
+    Role,
+    TextItem,
+    ToolChoice,
+    ToolChoiceMode,
+    Turn,
+    Usage,
+)
+
+READ: Final = frozenset(
+    {"input", "instructions", "metadata", "model", "stream", "text", "tool_choice", "tools"},
+)
+
+PASSED: Final = frozenset(
+    {
+        "context_management",
+        "image",
+        "include",
+        "max_output_tokens",
+        "max_tool_calls",
+        "moderation",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "temperature",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+    }
+)
+
+REFUSED: Final[Mapping[str, str]] = {
+    "access_programs": "it changes what the provider permits, and no rule can judge that",
+    "background": "the answer would be fetched past this gate; ask without it, or stream",
+    "conversation": "the transcript would stay with the provider, unseen; send the items themselves",
+    "previous_response_id": "the transcript would stay with the provider, unseen; send the items themselves",
+    "prompt": "a stored prompt stays with the provider, unseen; send its text as instructions and input",
+}
+
+ITEMS: Final[Mapping[str, str]] = {
+    "additional_tools": "read: declared tools",
+    "apply_patch_call": "read: a client's call of apply_patch",
+    "apply_patch_call_output": "read: its result",
+    "code_interpreter_call": "read: hosted code_interpreter",
+    "compaction": "read: hosted compaction; its content is sealed by the provider",
+    "compaction_trigger": "passed",
+    "computer_call": "read: a client's call of computer",
+    "computer_call_output": "read: its result",
+    "configuration_update": "read: the output format",
+    "custom_tool_call": "read: a client's call",
+    "custom_tool_call_output": "read: its result",
+    "file_search_call": "read: hosted file_search",
+    "function_call": "read: a client's call",
+    "function_call_output": "read: its result",
+    "image_generation_call": "read: hosted image_generation",
+    "item_reference": "refused: the item stays with the provider, unseen; send the item itself",
+    "local_shell_call": "read: a client's call of local_shell",
+    "local_shell_call_output": "read: its result",
+    "mcp_approval_request": "read: a hosted mcp call that waits for the client",
+    "mcp_approval_response": "read: a refusal is the call's failed result",
+    "mcp_call": "read: hosted mcp",
+    "mcp_list_tools": "read: declared tools",
+    "message": "read: text",
+    "program": "read: hosted programmatic_tool_calling",
+    "program_output": "read: its result",
+    "reasoning": "read in a request (text), passed in a reply",
+    "shell_call": "read: a client's call of shell, hosted shell in a container",
+    "shell_call_output": "read: its result",
+    "tool_search_call": "read: hosted tool_search, or a client's call of it",
+    "tool_search_output": "read: its result, and declared tools",
+    "web_search_call": "read: hosted web_search",
+}
+"""Every item that may stand in `input` or `output`, and what becomes of it."""
+
+_REQUEST_FIELDS: Final = READ | PASSED
+
+# All fields an item of a known type may have. One list for all types: none of them means something else in another type.
+_ITEM_FIELDS: Final = frozenset(
+    {
+        "acknowledged_safety_checks", "action", "actions", "approval_request_id", "approve", "arguments", "async", "background",
+        "call_id", "caller", "code", "commands", "container_id", "content", "created_by", "encrypted_content", "environment",
+        "error", "execution", "fingerprint", "id", "input", "max_output_length", "name", "namespace", "operation", "output",
+        "output_format", "outputs", "partial_images", "pending_safety_checks", "phase", "quality", "queries", "reason",
+        "reasoning", "result", "results", "revised_prompt", "role", "server_label", "size", "status", "summary", "svg_usage",
+        "text", "tools", "type",
+    }
+)  # fmt: skip
+
+_PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
+    "input_text": (frozenset({"type", "text", "prompt_cache_breakpoint"}), "text"),
+    "output_text": (frozenset({"type", "text", "annotations", "logprobs", "parsed"}), "text"),
+    "text": (frozenset({"type", "text"}), "text"),
+    "summary_text": (frozenset({"type", "text"}), "text"),
+    "reasoning_text": (frozenset({"type", "text"}), "text"),
+    "refusal": (frozenset({"type", "refusal"}), "refusal"),
+    "input_image": (frozenset({"type", "image_url", "file_id", "detail", "prompt_cache_breakpoint"}), None),
+    "computer_screenshot": (frozenset({"type", "image_url", "file_id", "detail"}), None),
+    "input_file": (
+        frozenset({"type", "file_id", "file_data", "file_url", "filename", "detail", "prompt_cache_breakpoint"}),
+        None,
+    ),
+    "input_audio": (frozenset({"type", "input_audio"}), None),
+}
+
+_DEFINITION_FIELDS: Final = frozenset(
+    {
+        "allowed_callers",
+        "async",
+        "defer_loading",
+        "description",
+        "format",
+        "name",
+        "output_schema",
+        "parameters",
+        "strict",
+        "type",
+    }
+)
+
+_HOSTED: Final = frozenset(
+    {"web_search", "file_search", "code_interpreter", "image_generation", "programmatic_tool_calling"}
+)
+_CLIENT: Final = frozenset({"computer", "local_shell", "apply_patch"})
+_SECRETS: Final = frozenset({"authorization", "headers", "type", "server_label"})
+"""Never among the controls: they would reach receipts (or are told elsewhere)."""
+
+_ROLES: Final = frozenset({"system", "developer", "user", "assistant"})
+_MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
+_FAILED: Final[Mapping[str, bool]] = {"completed": False, "failed": True}
+_VERSION: Final = re.compile(r"(?:_preview)?(?:_\d{4}_\d{2}_\d{2})?\Z")
+
+
+def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
+    """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
+    fields = read(body)
+    if not _REQUEST_FIELDS.issuperset(fields):
+        check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
+    lowering = _Lowering(passing, True)
+    items = lowering.items
+    instructions = text_of(fields, "instructions", "")
+    if instructions:
+        items.append(TextItem("system", instructions))
+    lowering.declare(list_of(fields, "tools", ""), "tools")
+    given = fields.get("input")
+    if isinstance(given, str):
+        if given:
+            items.append(TextItem("user", given))
+    elif isinstance(given, list):
+        lowering.add(given, "input")
+    elif given is not None:
+        raise wrong("input", "a string or a list of items", given)
+    form = lowering.form
+    if form is None and fields.get("text") is not None:
+        form = schema_of(object_of(object_of(fields, "text", ""), "format", "text"), "text.format")
+    return Turn(
+        "request",
+        "responses",
+        text_of(fields, "model", ""),
+        items,
+        lowering.tools,
+        _tool_choice(fields.get("tool_choice"), lowering.tools),
+        stream=fields.get("stream") is True,
+        claims=claims_of(fields),
+        response_format=form,
+    )
+
+
+def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
+    """The turn of a reply body. `tools` holds only what the reply itself shows (a server's list); reasoning is not the answer."""
+    fields = read(body)
+    output = fields.get("output")
+    if not isinstance(output, list):
+        raise wrong("output", "a list", output)
+    lowering = _Lowering(passing, False)
+    lowering.add(output, "output")
+    return Turn(
+        "reply",
+        "responses",
+        text_of(fields, "model", ""),
+        lowering.items,
+        lowering.tools,
+        usage=_usage(fields),
+    )
+
+
+class _Lowering:
+    """Collects the items and tools of one body, in wire order."""
+
+    __slots__ = ("_asked", "_hosted", "_passing", "_request", "form", "items", "tools")
+
+    def __init__(self, passing: Collection[str], request: bool) -> None:
+        self._passing = passing
+        self._request = request
+        self._hosted: set[str] = set()
+        """Call ids of shells in the provider's containers; their outputs do not say so themselves."""
+        self._asked: dict[str, tuple[str, str]] = {}
+        """Approval request -> server and tool."""
+        self.items: list[Item] = []
+        self.tools: list[DeclaredTool] = []
+        self.form: Mapping[str, Any] | None = None
+
+    def add(self, given: list[Json], path: str) -> None:
+        for index, item in enumerate(given):
+            if not isinstance(item, dict):
+                raise wrong(f"{path}[{index}]", "an object", item)
+            if not _ITEM_FIELDS.issuperset(item) and self._request:
+                check_fields(item, _ITEM_FIELDS, {}, self._passing, f"{path}[{index}]")
+            kind = item.get("type")
+            if kind is None:
+                kind = "message" if "role" in item else "item_reference"
+            if kind == "function_call":
+                name = item.get("name")
+                call_id = item.get("call_id")
+                arguments = item.get("arguments")
+                if (
+                    isinstance(name, str)
+                    and isinstance(call_id, str)
+                    and isinstance(arguments, str)
+                    and item.get("namespace") is None
+                ):
+                    self.items.append(CallItem(call_id, name, arguments))
+                else:
+                    self._call(item, f"{path}[{index}]", "arguments")
+                continue
+            if not isinstance(kind, str):
+                raise wrong(f"{path}[{index}].type", "a string", kind)
+            lower = _LOWER.get(kind)
+            if lower is None:
+                raise unknown(f"{path}[{index}].type", "item", kind)
+            lower(self, item, f"{path}[{index}]")
+
+    # Text
+
+    def message(self, item: Object, path: str) -> None:
+        role = item.get("role")
+        if role not in _ROLES:
+            raise unknown(f"{path}.role", "role", str(role))
+        content = item.get("content")
+        text = content if isinstance(content, str) else self._text(content, f"{path}.content")
+        if text:
+            self.items.append(TextItem(cast("Role", role), text))
+
+    def reasoning(self, item: Object, path: str) -> None:
+        if not self._request:
+            return
+        texts = [self._text(item.get(name), f"{path}.{name}") for name in ("summary", "content")]
+        text = "\n".join(text for text in texts if text)
+        if text:
+            self.items.append(TextItem("assistant", text))
+
+    def compaction(self, item: Object, path: str) -> None:
+        self.items.append(HostedCallItem(text_of(item, "id", path), "compaction"))
+
+    def nothing(self, item: Object, path: str) -> None:
+        """Carries no tool and no words for the model."""
+
+    def reference(self, item: Object, path: str) -> None:
+        kind = item.get("type", "an item without type or role")
+        raise WireError(f"{kind!r} is {ITEMS['item_reference']} - at `$.{path}`")
+
+    def configuration(self, item: Object, path: str) -> None:
+        text = object_of(item, "text", path)
+        if text.get("format") is not None:
+            self.form = schema_of(object_of(text, "format", f"{path}.text"), f"{path}.text.format")
+
+    # The client's calls
+
+    def _call(self, item: Object, path: str, key: str) -> None:
+        name = item.get("name")
+        if not isinstance(name, str):
+            raise wrong(f"{path}.name", "a string", name)
+        namespace = text_of(item, "namespace", path)
+        arguments = item.get(key)
+        if arguments is None:
+            arguments = ""
+        elif not isinstance(arguments, str):
+            arguments = dumped(arguments, f"{path}.{key}")
+        self.items.append(
+            CallItem(text_of(item, "call_id", path), f"{namespace}.{name}" if namespace else name, arguments)
+        )
+
+    def custom_call(self, item: Object, path: str) -> None:
+        self._call(item, path, "input")
+
+    def call_output(self, item: Object, path: str) -> None:
+        output = item.get("output")
+        content = output if isinstance(output, str) else self._text(output, f"{path}.output")
+        name = text_of(item, "name", path)
+        namespace = text_of(item, "namespace", path)
+        self.items.append(
+            ResultItem(
+                text_of(item, "call_id", path),
+                content,
+                None,
+                f"{namespace}.{name}" if name and namespace else name,
+            )
+        )
+
+    def computer_call(self, item: Object, path: str) -> None:
+        action = item.get("actions") if item.get("actions") is not None else item.get("action")
+        self._described(item, "computer", action, f"{path}.action", path)
+
+    def computer_output(self, item: Object, path: str) -> None:
+        output = object_of(item, "output", path)
+        self.items.append(ResultItem(text_of(item, "call_id", path), self._text([output], f"{path}.output")))
+
+    def local_shell_call(self, item: Object, path: str) -> None:
+        self._described(item, "local_shell", item.get("action"), f"{path}.action", path)
+
+    def local_shell_output(self, item: Object, path: str) -> None:
+        call_id = text_of(item, "call_id", path) or text_of(item, "id", path)
+        self.items.append(ResultItem(call_id, text_of(item, "output", path)))
+
+    def patch_call(self, item: Object, path: str) -> None:
+        self._described(item, "apply_patch", item.get("operation"), f"{path}.operation", path)
+
+    def patch_output(self, item: Object, path: str) -> None:
+        failed = _FAILED.get(text_of(item, "status", path))
+        self.items.append(ResultItem(text_of(item, "call_id", path), text_of(item, "output", path), failed))
+
+    def shell_call(self, item: Object, path: str) -> None:
+        environment = object_of(item, "environment", path)
+        if environment.get("type", "local") == "local":
+            self._described(item, "shell", item.get("action"), f"{path}.action", path)
+            return
+        call_id = text_of(item, "call_id", path)
+        self._hosted.add(call_id)
+        self.items.append(HostedCallItem(call_id, "shell", dumped(item.get("action"), f"{path}.action")))
+
+    def shell_output(self, item: Object, path: str) -> None:
+        call_id = text_of(item, "call_id", path)
+        texts: list[str] = []
+        failed = False
+        for index, output in enumerate(list_of(item, "output", path)):
+            if not isinstance(output, dict):
+                raise wrong(f"{path}.output[{index}]", "an object", output)
+            texts += [text_of(output, name, f"{path}.output[{index}]") for name in ("stdout", "stderr")]
+            outcome = object_of(output, "outcome", f"{path}.output[{index}]")
+            failed = failed or outcome.get("type") == "timeout" or outcome.get("exit_code", 0) != 0
+        content = "\n".join(text for text in texts if text)
+        if call_id in self._hosted or not self._request:
+            self.items.append(HostedResultItem(call_id, "shell", content, failed))
+        else:
+            self.items.append(ResultItem(call_id, content, failed))
+
+    def _described(self, item: Object, name: str, arguments: Json, arguments_path: str, path: str) -> None:
+        text = "" if arguments is None else dumped(arguments, arguments_path)
+        self.items.append(CallItem(text_of(item, "call_id", path), name, text))
+
+    # Tools the provider runs
+
+    def _ran(self, item: Object, path: str, kind: str, arguments: Json, content: str) -> None:
+        """One call; and its result, when the item says how it ended."""
+        item_id = text_of(item, "id", path)
+        self.items.append(HostedCallItem(item_id, kind, dumped(arguments, path)))
+        status = text_of(item, "status", path) or "completed"
+        if status in _FAILED or status == "incomplete" or content:
+            self.items.append(HostedResultItem(item_id, kind, content, _FAILED.get(status)))
+
+    def web_search(self, item: Object, path: str) -> None:
+        action = dict(object_of(item, "action", path))
+        sources = action.pop("sources", None)
+        # A plain search says only what was looked for, as other wires do; other actions keep their type.
+        if action.get("type", "search") == "search":
+            action.pop("type", None)
+            queries = action.get("queries")
+            if isinstance(queries, list) and len(queries) == 1 and action.get("query", queries[0]) == queries[0]:
+                action = {"query": queries[0]}
+        urls: list[str] = []
+        if isinstance(sources, list):
+            urls = [text_of(source, "url", f"{path}.action.sources") for source in sources if isinstance(source, dict)]
+        self._ran(item, path, "web_search", action, "\n".join(url for url in urls if url))
+
+    def file_search(self, item: Object, path: str) -> None:
+        texts: list[str] = []
+        for index, result in enumerate(list_of(item, "results", path)):
+            if not isinstance(result, dict):
+                raise wrong(f"{path}.results[{index}]", "an object", result)
+            texts.append(text_of(result, "text", f"{path}.results[{index}]"))
+        queries = list_of(item, "queries", path)
+        self._ran(item, path, "file_search", {"queries": queries}, "\n".join(text for text in texts if text))
+
+    def code_interpreter(self, item: Object, path: str) -> None:
+        texts: list[str] = []
+        for index, output in enumerate(list_of(item, "outputs", path)):
+            if not isinstance(output, dict):
+                raise wrong(f"{path}.outputs[{index}]", "an object", output)
+            texts.append(text_of(output, "logs", f"{path}.outputs[{index}]"))
+        code: Object = {"code": text_of(item, "code", path)}
+        self._ran(item, path, "code_interpreter", code, "\n".join(text for text in texts if text))
+
+    def image_generation(self, item: Object, path: str) -> None:
+        prompt: Object = {"prompt": text_of(item, "revised_prompt", path)}
+        self._ran(item, path, "image_generation", prompt, "")
+
+    def program(self, item: Object, path: str) -> None:
+        code: Object = {"code": text_of(item, "code", path)}
+        self.items.append(
+            HostedCallItem(text_of(item, "call_id", path), "programmatic_tool_calling", dumped(code, path))
+        )
+
+    def program_output(self, item: Object, path: str) -> None:
+        failed = _FAILED.get(text_of(item, "status", path))
+        self.items.append(
+            HostedResultItem(
+                text_of(item, "call_id", path), "programmatic_tool_calling", text_of(item, "result", path), failed
+            )
+        )
+
+    def tool_search(self, item: Object, path: str) -> None:
+        arguments = item.get("arguments")
+        text = arguments if isinstance(arguments, str) else dumped(arguments, f"{path}.arguments")
+        call_id = text_of(item, "call_id", path) or text_of(item, "id", path)
+        if item.get("execution") == "client":
+            self.items.append(CallItem(call_id, "tool_search", text))
+        else:
+            self.items.append(HostedCallItem(call_id, "tool_search", text))
+
+    def tool_search_output(self, item: Object, path: str) -> None:
+        call_id = text_of(item, "call_id", path) or text_of(item, "id", path)
+        names = "\n".join(tool.name for tool in self._found(list_of(item, "tools", path), f"{path}.tools"))
+        if item.get("execution") == "client":
+            self.items.append(ResultItem(call_id, names))
+        else:
+            failed = _FAILED.get(text_of(item, "status", path))
+            self.items.append(HostedResultItem(call_id, "tool_search", names, failed))
+
+    def mcp_call(self, item: Object, path: str) -> None:
+        # A call that was asked for first is the same call: it keeps the id of the question.
+        call_id = text_of(item, "approval_request_id", path) or text_of(item, "id", path)
+        server, name = text_of(item, "server_label", path), text_of(item, "name", path)
+        self.items.append(HostedCallItem(call_id, "mcp", text_of(item, "arguments", path), server, name))
+        error = item.get("error")
+        if error is not None:
+            text = error if isinstance(error, str) else dumped(error, f"{path}.error")
+            self.items.append(HostedResultItem(call_id, "mcp", text, True, server, name))
+        elif item.get("output") is not None or item.get("status") in _FAILED:
+            failed = item.get("status") == "failed"
+            output = text_of(item, "output", path)
+            self.items.append(HostedResultItem(call_id, "mcp", output, failed, server, name))
+
+    def mcp_approval_request(self, item: Object, path: str) -> None:
+        call_id = text_of(item, "id", path)
+        server, name = text_of(item, "server_label", path), text_of(item, "name", path)
+        self._asked[call_id] = (server, name)
+        self.items.append(HostedCallItem(call_id, "mcp", text_of(item, "arguments", path), server, name))
+
+    def mcp_approval_response(self, item: Object, path: str) -> None:
+        if item.get("approve") is True:
+            return
+        call_id = text_of(item, "approval_request_id", path)
+        server, name = self._asked.get(call_id, (None, ""))
+        self.items.append(HostedResultItem(call_id, "mcp", text_of(item, "reason", path), True, server, name))
+
+    # Declared tools
+
+    def declare(self, tools: list[Json], path: str) -> None:
+        for index, tool in enumerate(tools):
+            if not isinstance(tool, dict):
+                raise wrong(f"{path}[{index}]", "an object", tool)
+            kind = tool.get("type")
+            if kind == "function" or kind == "custom":
+                self.tools.append(self._definition(tool, "", f"{path}[{index}]"))
+            elif isinstance(kind, str):
+                self._special(tool, kind, f"{path}[{index}]")
+            else:
+                raise wrong(f"{path}[{index}].type", "a string", kind)
+
+    def more_tools(self, item: Object, path: str) -> None:
+        self._found(list_of(item, "tools", path), f"{path}.tools")
+
+    def _found(self, tools: list[Json], path: str) -> list[DeclaredTool]:
+        """Tools that an item brings: those declared already, word for word, are no second declaration."""
+        found = _Lowering(self._passing, self._request)
+        found.declare(tools, path)
+        self.tools += [tool for tool in found.tools if tool not in self.tools]
+        return found.tools
+
+    def listed_tools(self, item: Object, path: str) -> None:
+        server = text_of(item, "server_label", path)
+        for index, tool in enumerate(list_of(item, "tools", path)):
+            if not isinstance(tool, dict):
+                raise wrong(f"{path}.tools[{index}]", "an object", tool)
+            listed = listed_tool(tool, server, f"{path}.tools[{index}]")
+            if listed not in self.tools:
+                self.tools.append(listed)
+
+    def _definition(self, tool: Object, namespace: str, path: str) -> DeclaredTool:
+        if not _DEFINITION_FIELDS.issuperset(tool) and self._request:
+            check_fields(tool, _DEFINITION_FIELDS, {}, self._passing, path)
+        name = tool.get("name")
+        if not isinstance(name, str):
+            raise wrong(f"{path}.name", "a string", name)
+        description = tool.get("description")
+        if description is None:
+            description = ""
+        elif not isinstance(description, str):
+            raise wrong(f"{path}.description", "a string", description)
+        schema = tool.get("parameters")
+        if schema is not None and not isinstance(schema, dict):
+            raise wrong(f"{path}.parameters", "an object", schema)
+        return DeclaredTool(f"{namespace}.{name}" if namespace else name, description, schema)
+
+    def _special(self, tool: Object, kind: str, path: str) -> None:
+        plain = kind_of(kind)
+        if plain == "namespace":
+            namespace = text_of(tool, "name", path)
+            for index, member in enumerate(list_of(tool, "tools", path)):
+                if not isinstance(member, dict):
+                    raise wrong(f"{path}.tools[{index}]", "an object", member)
+                self.tools.append(self._definition(member, namespace, f"{path}.tools[{index}]"))
+        elif plain == "mcp":
+            controls = {name: value for name, value in tool.items() if name not in _SECRETS}
+            server = text_of(tool, "server_label", path)
+            description = text_of(tool, "server_description", path)
+            self.tools.append(DeclaredTool("mcp", description, None, "mcp", controls, server))
+        elif plain == "shell":
+            environment = object_of(tool, "environment", path)
+            if environment.get("type", "local") == "local":
+                self.tools.append(DeclaredTool("shell"))
+            else:
+                self.tools.append(DeclaredTool("shell", hosted="shell", controls={"environment": environment}))
+        elif plain == "tool_search":
+            schema = object_of(tool, "parameters", path) or None
+            description = text_of(tool, "description", path)
+            if tool.get("execution") == "client":
+                self.tools.append(DeclaredTool("tool_search", description, schema))
+            else:
+                self.tools.append(DeclaredTool("tool_search", description, None, "tool_search", {}))
+        elif plain in _HOSTED:
+            controls = {name: value for name, value in tool.items() if name != "type"}
+            self.tools.append(DeclaredTool(plain, hosted=plain, controls=controls))
+        elif plain in _CLIENT:
+            self.tools.append(DeclaredTool(plain))
+        else:
+            raise unknown(f"{path}.type", "kind of tool", kind)
+
+    def _text(self, content: Json, path: str) -> str:
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            raise wrong(path, "a string or a list of parts", content)
+        texts: list[str] = []
+        for index, part in enumerate(content):
+            if not isinstance(part, dict):
+                raise wrong(f"{path}[{index}]", "an object", part)
+            kind = part.get("type")
+            if not isinstance(kind, str):
+                raise wrong(f"{path}[{index}].type", "a string", kind)
+            entry = _PARTS.get(kind)
+            if entry is None:
+                raise unknown(f"{path}[{index}].type", "content part", kind)
+            fields, key = entry
+            if not fields.issuperset(part) and self._request:
+                check_fields(part, fields, {}, self._passing, f"{path}[{index}]")
+            if key is not None:
+                text = text_of(part, key, f"{path}[{index}]")
+                if text:
+                    texts.append(text)
+        return "\n".join(texts)
+
+
+_LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
+    "additional_tools": _Lowering.more_tools,
+    "apply_patch_call": _Lowering.patch_call,
+    "apply_patch_call_output": _Lowering.patch_output,
+    "code_interpreter_call": _Lowering.code_interpreter,
+    "compaction": _Lowering.compaction,
+    "compaction_trigger": _Lowering.nothing,
+    "computer_call": _Lowering.computer_call,
+    "computer_call_output": _Lowering.computer_output,
+    "configuration_update": _Lowering.configuration,
+    "custom_tool_call": _Lowering.custom_call,
+    "custom_tool_call_output": _Lowering.call_output,
+    "file_search_call": _Lowering.file_search,
+    "function_call_output": _Lowering.call_output,
+    "image_generation_call": _Lowering.image_generation,
+    "item_reference": _Lowering.reference,
+    "local_shell_call": _Lowering.local_shell_call,
+    "local_shell_call_output": _Lowering.local_shell_output,
+    "mcp_approval_request": _Lowering.mcp_approval_request,
+    "mcp_approval_response": _Lowering.mcp_approval_response,
+    "mcp_call": _Lowering.mcp_call,
+    "mcp_list_tools": _Lowering.listed_tools,
+    "message": _Lowering.message,
+    "program": _Lowering.program,
+    "program_output": _Lowering.program_output,
+    "reasoning": _Lowering.reasoning,
+    "shell_call": _Lowering.shell_call,
+    "shell_call_output": _Lowering.shell_output,
+    "tool_search_call": _Lowering.tool_search,
+    "tool_search_output": _Lowering.tool_search_output,
+    "web_search_call": _Lowering.web_search,
+}
+
+
+def listed_tool(tool: Object, server: str, path: str) -> DeclaredTool:
+    """One tool of a provider-side MCP server, from the list the server gave."""
+    name = tool.get("name")
+    if not isinstance(name, str):
+        raise wrong(f"{path}.name", "a string", name)
+    schema = object_of(tool, "input_schema", path)
+    return DeclaredTool(name, text_of(tool, "description", path), schema, "mcp", None, server)
+
+
+@lru_cache(maxsize=256)
+def kind_of(tool_type: str) -> str:
+    """A tool's type without its version (`web_search_preview_2025_03_11` is `web_search`)."""
+    plain = _VERSION.sub("", tool_type)
+    return "computer" if plain == "computer_use" else plain
+
+
+def _tool_choice(choice: Json, tools: list[DeclaredTool]) -> ToolChoice | None:
+    if choice is None:
+        return None
+    if isinstance(choice, str):
+        mode = _MODES.get(choice)
+        if mode is None:
+            raise unknown("tool_choice", "tool choice", choice)
+        return ToolChoice(mode)
+    if not isinstance(choice, dict):
+        raise wrong("tool_choice", "a string or an object", choice)
+    if choice.get("type") == "allowed_tools":
+        mode = _MODES.get(text_of(choice, "mode", "tool_choice"))
+        if mode is None or mode == "none":
+            raise unknown("tool_choice.mode", "tool choice", text_of(choice, "mode", "tool_choice"))
+        names: list[str] = []
+        for index, tool in enumerate(list_of(choice, "tools", "tool_choice")):
+            if not isinstance(tool, dict):
+                raise wrong(f"tool_choice.tools[{index}]", "an object", tool)
+            names.append(_chosen(tool, tools, f"tool_choice.tools[{index}]"))
+        return ToolChoice(mode, tuple(names))
+    return ToolChoice("tool", (_chosen(choice, tools, "tool_choice"),))
+
+
+def _chosen(choice: Object, tools: list[DeclaredTool], path: str) -> str:
+    kind = text_of(choice, "type", path)
+    plain = kind_of(kind)
+    if plain == "mcp":
+        server, name = text_of(choice, "server_label", path), text_of(choice, "name", path)
+        listed = any(tool.server == server and tool.name == name for tool in tools)
+        return f"{name}:{server}" if listed else f"mcp:{server}"
+    if plain in _HOSTED or plain in _CLIENT or plain == "shell" or plain == "tool_search":
+        return plain
+    if plain == "function" or plain == "custom":
+        name = choice.get("name")
+        if isinstance(name, str):
+            return name
+        raise wrong(f"{path}.name", "a string", name)
+    raise unknown(f"{path}.type", "tool choice", kind)
+
+
+def _usage(fields: Object) -> Usage | None:
+    usage = fields.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    return Usage(count_of(usage, "input_tokens"), count_of(usage, "output_tokens"))
+
+
+# Streams
+
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_WHOLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
+
+# Event -> (the item's field that grows, the event's field with the piece or the whole).
+_PIECES: Final[Mapping[str, tuple[str, str]]] = {
+    "response.function_call_arguments.delta": ("arguments", "delta"),
+    "response.mcp_call_arguments.delta": ("arguments", "delta"),
+    "response.custom_tool_call_input.delta": ("input", "delta"),
+    "response.output_text.delta": ("text", "delta"),
+    "response.refusal.delta": ("refusal", "delta"),
+    "response.code_interpreter_call_code.delta": ("code", "delta"),
+}
+_WHOLES: Final[Mapping[str, tuple[str, str]]] = {
+    "response.function_call_arguments.done": ("arguments", "arguments"),
+    "response.mcp_call_arguments.done": ("arguments", "arguments"),
+    "response.custom_tool_call_input.done": ("input", "input"),
+    "response.output_text.done": ("text", "text"),
+    "response.refusal.done": ("refusal", "refusal"),
+    "response.code_interpreter_call_code.done": ("code", "code"),
+}
+
+# Events that add nothing to what the item or the final response says.
+_PROGRESS: Final = frozenset(
+    {
+        "keepalive",
+        "response.audio.delta",
+        "response.audio.done",
+        "response.audio.transcript.delta",
+        "response.audio.transcript.done",
+        "response.code_interpreter_call.completed",
+        "response.code_interpreter_call.in_progress",
+        "response.code_interpreter_call.interpreting",
+        "response.compaction.compacting",
+        "response.content_part.added",
+        "response.content_part.done",
+        "response.file_search_call.completed",
+        "response.file_search_call.in_progress",
+        "response.file_search_call.searching",
+        "response.image_generation_call.completed",
+        "response.image_generation_call.generating",
+        "response.image_generation_call.in_progress",
+        "response.image_generation_call.partial_image",
+        "response.mcp_call.completed",
+        "response.mcp_call.failed",
+        "response.mcp_call.in_progress",
+        "response.mcp_list_tools.completed",
+        "response.mcp_list_tools.failed",
+        "response.mcp_list_tools.in_progress",
+        "response.output_text.annotation.added",
+        "response.reasoning_summary_part.added",
+        "response.reasoning_summary_part.done",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_summary_text.done",
+        "response.reasoning_text.delta",
+        "response.reasoning_text.done",
+        "response.shell_call_command.added",
+        "response.shell_call_command.delta",
+        "response.shell_call_command.done",
+        "response.shell_call_output_content.delta",
+        "response.shell_call_output_content.done",
+        "response.web_search_call.completed",
+        "response.web_search_call.in_progress",
+        "response.web_search_call.searching",
+    }
+)
+
+
+class StreamAssembler:
+    """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply.
+
+    A client may act on the pieces, on the finished items or on the final response. Where they disagree, the reply is refused.
+    """
+
+    __slots__ = ("_end", "_growing", "_head", "_passing", "_reader", "errors")
+
+    def __init__(self, *, passing: Collection[str] = ()) -> None:
+        self._reader = EventReader()
+        self._passing = passing
+        self._growing: dict[int, _Growing] = {}
+        self._head: Object = {}
+        self._end = ""
+        self.errors: list[Object] = []
+        """What the provider reported as an error inside the stream."""
+
+    @property
+    def complete(self) -> bool:
+        """The final response came, it did not fail, and no error came."""
+        return self._end in {"response.completed", "response.incomplete"} and not self.errors
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes, cut anywhere."""
+        for event in self._reader.feed(data):
+            self._take(event.name, event.data)
+
+    def close(self) -> None:
+        """The connection ended."""
+        for event in self._reader.close():
+            # What was cut short is no event: the stream is incomplete, not wrong.
+            if is_json(event.data):
+                self._take(event.name, event.data)
+
+    def body(self) -> dict[str, Any]:
+        """The reply as it would have come in one piece, as far as it came."""
+        streamed: list[Json] = [growing.item() for _, growing in sorted(self._growing.items())]
+        final = self._head.get("output")
+        if not self._end or not isinstance(final, list) or not final:
+            return {**self._head, "output": streamed}
+        if streamed:
+            ours, theirs = _Lowering(self._passing, False), _Lowering(self._passing, False)
+            ours.add(streamed, "output")
+            theirs.add(final, "output")
+            if ours.items != theirs.items:
+                raise WireError("the streamed items and the final response disagree")
+        return self._head
+
+    def turn(self) -> Turn:
+        return parse_reply(self.body(), passing=self._passing)
+
+    def _take(self, name: str, data: bytes) -> None:
+        if not data.strip() or data.strip() == b"[DONE]":
+            return
+        if self._end:
+            raise WireError("the stream went on after its end")
+        event = read(data)
+        kind = text_of(event, "type", "") or name
+        if kind in _PIECES:
+            key, source = _PIECES[kind]
+            self._at(event).piece(key, event, text_of(event, source, ""))
+        elif kind in _WHOLES:
+            key, source = _WHOLES[kind]
+            self._at(event).whole(key, event, text_of(event, source, ""))
+        elif kind == "response.output_item.added":
+            self._at(event).start(object_of(event, "item", ""))
+        elif kind == "response.output_item.done":
+            self._at(event).finish(object_of(event, "item", ""))
+        elif kind in _WHOLE or kind in _ENDS:
+            self._head = object_of(event, "response", "")
+            if kind in _ENDS:
+                self._end = kind
+                error = self._head.get("error")
+                if error is not None:
+                    self.errors.append(error if isinstance(error, dict) else {"message": error})
+        elif kind == "error":
+            error = event.get("error")
+            self.errors.append(error if isinstance(error, dict) else event)
+        elif kind not in _PROGRESS and kind not in self._passing:
+            raise unknown("type", "event", kind)
+
+    def _at(self, event: Object) -> _Growing:
+        index = event.get("output_index", 0)
+        if not isinstance(index, int):
+            raise wrong("output_index", "a number", index)
+        growing = self._growing.get(index)
+        if growing is None:
+            growing = self._growing[index] = _Growing()
+        return growing
+
+
+class _Growing:
+    """One output item, as it grows."""
+
+    __slots__ = ("_finished", "_item", "_pieces")
+
+    def __init__(self) -> None:
+        self._item: Object = {}
+        self._finished = False
+        self._pieces: dict[tuple[str, int], list[str]] = {}
+
+    def start(self, item: Object) -> None:
+        if not self._finished:
+            self._item = item
+
+    def piece(self, key: str, event: Object, text: str) -> None:
+        self._pieces.setdefault((key, _part(event)), []).append(text)
+
+    def whole(self, key: str, event: Object, text: str) -> None:
+        self._agree(key, _part(event), text)
+        self._pieces[key, _part(event)] = [text]
+
+    def finish(self, item: Object) -> None:
+        self._finished = True
+        self._item = item
+        for key, part in self._pieces:
+            if key in {"text", "refusal"}:
+                content = item.get("content")
+                entry = content[part] if isinstance(content, list) and part < len(content) else None
+                text = entry.get(key) if isinstance(entry, dict) else None
+            else:
+                text = item.get(key)
+            self._agree(key, part, text if isinstance(text, str) else "")
+
+    def item(self) -> Object:
+        if self._finished or not self._pieces:
+            return self._item
+        item = dict(self._item)
+        parts: list[Json] = []
+        for (key, _), pieces in sorted(self._pieces.items(), key=lambda entry: entry[0][1]):
+            text = "".join(pieces)
+            if key == "text":
+                parts.append({"type": "output_text", "text": text})
+            elif key == "refusal":
+                parts.append({"type": "refusal", "refusal": text})
+            else:
+                item[key] = text
+        if parts:
+            item.setdefault("type", "message")
+            item.setdefault("role", "assistant")
+            item["content"] = parts
+        return item
+
+    def _agree(self, key: str, part: int, text: str) -> None:
+        pieces = self._pieces.get((key, part))
+        if pieces is not None and "".join(pieces) != text:
+            raise WireError(f"the pieces of {key!r} and the whole of it disagree")
+
+
+def _part(event: Object) -> int:
+    index = event.get("content_index", 0)
+    return index if isinstance(index, int) else 0

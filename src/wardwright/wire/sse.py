@@ -1,0 +1,91 @@
+"""Server-sent events from bytes cut anywhere, by the rules of the HTML standard.
+
+A line ends with CR, LF or CRLF; an event ends with an empty line; comments keep a connection alive and mean nothing. The one
+difference: `close` gives up the event that a stream ended in, because lenient clients read it too.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from wardwright.errors import WireError
+from wardwright.wire.body import MAX_BYTES
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class Event(NamedTuple):
+    """One event. `name` is empty when the stream did not say."""
+
+    name: str
+    data: bytes
+
+
+class EventReader:
+    """Collects bytes and hands out whole events. Lives as long as one stream."""
+
+    __slots__ = ("_after_cr", "_data", "_first", "_name", "_rest", "_size")
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        """Pieces of the line that has not ended yet; joined once, so that a long line costs no more byte by byte."""
+        self._data: list[bytes] = []
+        self._name = ""
+        self._first = True
+        self._after_cr = False
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that end in `data`."""
+        if not data:
+            return []
+        self._size += len(data)
+        if self._size > MAX_BYTES:
+            raise WireError(f"the stream has more than {MAX_BYTES} bytes; no more are read")
+        after_cr = self._after_cr
+        self._after_cr = data.endswith(b"\r")
+        if after_cr and data.startswith(b"\n"):
+            data = data[1:]
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in data:
+            self._rest.append(data)
+            return []
+        lines = data.split(b"\n")
+        if self._rest:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest = []
+        last = lines.pop()
+        if last:
+            self._rest.append(last)
+        events: list[Event] = []
+        for line in lines:
+            self._line(line, events)
+        return events
+
+    def close(self) -> list[Event]:
+        """The event the stream ended in, if any."""
+        events: list[Event] = []
+        if self._rest:
+            line = b"".join(self._rest)
+            self._rest = []
+            self._line(line, events)
+        self._line(b"", events)
+        return events
+
+    def _line(self, line: bytes, events: list[Event]) -> None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            if self._data:
+                events.append(Event(self._name, b"\n".join(self._data)))
+                self._data = []
+            self._name = ""
+            return
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            self._name = value.removeprefix(b" ").decode("utf-8", "replace")
+        # `id`, `retry`, comments (an empty field name) and unknown fields carry nothing that a client acts on.
