@@ -28,6 +28,7 @@ from typing import Any, cast
 import orjson
 
 from weakincentives.serde.problem import path_text
+from weakincentives.serde.resolve import field_names
 from weakincentives.serde.secret import REDACTED, is_secret, member_hint, secret_hints
 
 _Path = tuple[str | int, ...]
@@ -35,6 +36,7 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 _MAX_DEPTH = 200
 _TOO_DEEP = f"Cannot store a value that is nested deeper than {_MAX_DEPTH} levels or contains itself"
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 _TAG = "$"
 _PATHS: dict[str, type[pathlib.PurePath]] = {
     "posix": pathlib.PurePosixPath,
@@ -76,6 +78,7 @@ class Opaque:
 
 _upcasters: dict[tuple[str, int], Upcaster] = {}
 _aliases: dict[str, str] = {}
+_found: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 # Classes made inside functions cannot be imported; those this process has stored are found here, while they live.
 _local_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
@@ -90,6 +93,7 @@ def register_alias(old_name: str, new_name: str) -> None:
     if old_name == new_name:
         raise ValueError(f"An alias must lead to another name, got {old_name!r} twice")
     _aliases[old_name] = new_name
+    _found.clear()
 
 
 def type_name(cls: type) -> str:
@@ -101,11 +105,22 @@ def _name_of(cls: type) -> str:
     name = type_name(cls)
     if "<locals>" in name:
         _local_classes[name] = cls
+        _found.pop(name, None)  # the function ran again and made the class anew
     return name
 
 
 def _find(name: str) -> type | str:
     """The class of a stored name, or the reason why there is none."""
+    known = _found.get(name)
+    if known is not None:
+        return known
+    found = _look_up(name)
+    if isinstance(found, type):
+        _found[name] = found
+    return found
+
+
+def _look_up(name: str) -> type | str:
     seen: set[str] = set()
     while name in _aliases and name not in seen:
         seen.add(name)
@@ -262,14 +277,17 @@ def _encode_record(value: Any, hint: object, redact: bool, path: _Path) -> dict[
     cls = cast("type[object]", type(value))
     hints: Mapping[str, object] = {}
     if redact:
-        hints = secret_hints(hint if typing.get_origin(hint) is cls else cls)
+        hints = secret_hints(hint if hint is not None and typing.get_origin(hint) is cls else cls)
     fields: dict[str, Any] = {}
-    for each in dataclasses.fields(value):
+    for name in field_names(cls):
         try:
-            item = getattr(value, each.name)
+            item = getattr(value, name)
         except AttributeError:
             continue  # a field without default and without init may never have been set
-        fields[each.name] = _encode(item, hints.get(each.name), redact, (*path, each.name))
+        if (item is None or item is True or item is False) and name not in hints:
+            fields[name] = item
+        else:
+            fields[name] = _encode(item, hints.get(name), redact, (*path, name))
     return {_TAG: "data", "t": _name_of(cls), "n": _version_of(cls), "v": fields}
 
 
@@ -291,6 +309,8 @@ def _encode_opaque(value: Opaque) -> dict[str, Any]:
 
 def decode(data: Any) -> Any:
     """The value that was encoded; an `Opaque` wherever today's classes do not fit it."""
+    if type(data) in _PLAIN:
+        return data
     if isinstance(data, list):
         return [decode(item) for item in cast("list[Any]", data)]
     if not isinstance(data, dict):
@@ -361,7 +381,7 @@ def _decode_record(stored: dict[str, Any]) -> Any:
     today = _version_of(cls)
     if version > today:
         return Opaque(name, version, fields, "data", f"it was stored by a newer program (version {today} is known)")
-    values = {key: decode(item) for key, item in fields.items()}
+    values = {key: item if type(item) in _PLAIN else decode(item) for key, item in fields.items()}
     for step in range(version, today):
         upcast = _upcasters.get((name, step)) or _upcasters.get((type_name(cls), step))
         if upcast is None:
@@ -379,11 +399,15 @@ class _Misfit(Exception):
 
 def _rebuild(cls: Any, values: dict[str, Any]) -> Any:
     """Sets the fields directly: no constructor runs."""
+    made: Any = cls.__new__(cls)
+    if tuple(values) == field_names(cls):  # stored by this very class: nothing to fill in
+        for name, value in values.items():
+            object.__setattr__(made, name, value)
+        return made
     every = {each.name: each for each in dataclasses.fields(cls)}
     unknown = sorted(values.keys() - every.keys())
     if unknown:
         raise _Misfit(f"its class has no field {', '.join(unknown)}; give it a new __schema_version__ and an upcaster")
-    made: Any = cls.__new__(cls)
     for name, each in every.items():
         if name in values:
             value = values[name]

@@ -23,9 +23,11 @@ from typing import Any, cast
 import orjson
 
 from weakincentives.serde.problem import path_text
+from weakincentives.serde.resolve import field_names
 from weakincentives.serde.secret import REDACTED, is_secret, member_hint, secret_hints
 
 _MAX_DEPTH = 200
+_PLAIN = frozenset({str, int, bool, type(None)})
 
 _TOO_DEEP = f"Cannot dump a value that is nested deeper than {_MAX_DEPTH} levels or contains itself"
 
@@ -92,18 +94,19 @@ def _dump(value: Any, hint: object, redact: bool, path: _Path) -> Any:
 
 
 def _dump_record(value: Any, hint: object, redact: bool, path: _Path) -> dict[str, Any]:
-    if not redact:
-        return {
-            field.name: _dump(getattr(value, field.name), None, False, (*path, field.name))
-            for field in dataclasses.fields(value)
-        }
     cls = cast("type[object]", type(value))
     # The hint knows the arguments of a generic class; the instance does not.
-    hints = secret_hints(hint if typing.get_origin(hint) is cls else cls)
-    return {
-        field.name: _dump(getattr(value, field.name), hints.get(field.name), True, (*path, field.name))
-        for field in dataclasses.fields(value)
-    }
+    hints: Mapping[str, object] = {}
+    if redact:
+        hints = secret_hints(hint if hint is not None and typing.get_origin(hint) is cls else cls)
+    made: dict[str, Any] = {}
+    for name in field_names(cls):
+        item = getattr(value, name)
+        if type(item) in _PLAIN and name not in hints:
+            made[name] = item
+        else:
+            made[name] = _dump(item, hints.get(name), redact, (*path, name))
+    return made
 
 
 def _dump_mapping(value: Mapping[Any, Any], hint: object, redact: bool, path: _Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Never touches the class. A field whose type cannot be found is refused, by name 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 import types
@@ -26,6 +27,12 @@ def fields_of(cls: type) -> tuple[dataclasses.Field[Any], ...]:
     """Every field in order, `InitVar` pseudo-fields included (they are arguments of the constructor too)."""
     every = cast("dict[str, dataclasses.Field[Any]]", getattr(cls, "__dataclass_fields__", {}))
     return tuple(field for field in every.values() if _field_kind(field) != "_FIELD_CLASSVAR")
+
+
+@functools.lru_cache(maxsize=1024)
+def field_names(cls: type) -> tuple[str, ...]:
+    """The names of the fields that an instance has; `dataclasses.fields` is too slow for each value."""
+    return tuple(field.name for field in dataclasses.fields(cast("Any", cls)))
 
 
 def is_init_var(field: dataclasses.Field[Any]) -> bool:
