@@ -13,7 +13,7 @@ import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NewType, Optional, Protocol, TypedDict, TypeVar
 
 import annotated_types
 import pytest
@@ -530,6 +530,31 @@ class TestHandler:
         def plain(params: Any, *, context: Any) -> ToolResult: ...  # type: ignore[type-arg]
 
         assert [make(handler).handler for handler in (bare, lost, plain)] == [bare, lost, plain]
+
+    def test_what_cannot_be_judged_is_not_judged(self) -> None:
+        """Type variables, protocols without run-time checks, and callables that do not tell their signature."""
+
+        class Counted(Protocol):
+            count: int
+
+        def generic(params: T, *, context: ToolContext) -> ToolResult[T]: ...  # type: ignore[empty-body]
+
+        def loose(params: Query, *, context: ToolContext) -> ToolResult[Hits]: ...  # type: ignore[empty-body]
+
+        assert make(generic).handler is generic
+        assert make(min).handler is min
+        loose.__annotations__["params"] = Counted
+        assert make(loose).handler is loose
+
+    def test_every_member_of_a_union_must_be_a_tool_result(self) -> None:
+        """A handler may not return something else now and then."""
+
+        def other(params: Query, *, context: ToolContext) -> ToolResult[Annotated[Hits, "all"]] | str:
+            return ""
+
+        assert refusal(lambda: make(other)) == (
+            "Tool 'search': handler must return a ToolResult, but its annotation says ToolResult[Hits] | str"
+        )
 
     def test_annotations_are_resolved_by_local_names(self) -> None:
         """Classes of the building function are found, also where a global has the same name."""

@@ -701,35 +701,31 @@ def _copier(default: object) -> Callable[[], object]:
     return lambda: copy.deepcopy(default)
 
 
-@dataclass(frozen=True, slots=True)
 class _Plan:
     """How params become the arguments of a function."""
 
-    by_place: tuple[str, ...]
-    by_name: tuple[str, ...]
-    whole: bool
-    context: bool
+    def __init__(self, by_place: tuple[str, ...], by_name: tuple[str, ...], *, whole: bool, context: bool) -> None:
+        self.by_place = by_place
+        self.by_name = by_name
+        self.whole = whole
+        self.context = context
+
+    def call(self, function: Callable[..., Any], params: object, context: object) -> Any:
+        if self.whole:
+            return function(params, context=context) if self.context else function(params)
+        given = {name: getattr(params, name) for name in self.by_name}
+        if self.context:
+            given["context"] = context
+        return function(*[getattr(params, name) for name in self.by_place], **given)
 
     def handler(self, function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
-        def call(params: object, context: object) -> Any:
-            if self.whole:
-                return function(params, context=context) if self.context else function(params)
-            given = {name: getattr(params, name) for name in self.by_name}
-            if self.context:
-                given["context"] = context
-            return function(*[getattr(params, name) for name in self.by_place], **given)
-
-        if is_async:
-
-            async def handle_async(params: object, *, context: object) -> ToolResult[Any]:
-                return _as_result(await call(params, context))
-
-            return handle_async
+        async def handle_async(params: object, *, context: object) -> ToolResult[Any]:
+            return _as_result(await self.call(function, params, context))
 
         def handle(params: object, *, context: object) -> ToolResult[Any]:
-            return _as_result(call(params, context))
+            return _as_result(self.call(function, params, context))
 
-        return handle
+        return handle_async if is_async else handle
 
 
 def _as_result(value: Any) -> ToolResult[Any]:
