@@ -124,6 +124,7 @@ def test_filling_equals_writing() -> None:
         (["**/secret/*.pem"], "secret/x.pem", True),
         (["**/secret/*.pem"], "a/b/secret/x.pem", True),
         (["**/secret/*.pem"], "a/secret/b/x.pem", False),
+        (["**/**/*.pem"], "x.pem", True),
         (["a", "b"], "b", True),
     ],
 )
@@ -286,10 +287,11 @@ def test_restore_to_where_the_scope_began() -> None:
     taken = fs.snapshot()
     with scope() as call:
         fs.write("a", "1")
+        bystander(fs.write, "a", "theirs")
         bystander(fs.write, "theirs", "1")
         fs.restore(taken)
         call.commit()
-    assert tree(fs) == {"a": b"0", "theirs": b"1"}
+    assert tree(fs) == {"a": b"theirs", "theirs": b"1"}
 
 
 def test_restore_forward() -> None:

@@ -377,16 +377,15 @@ class InMemoryFilesystem(Filesystem):
     def copy(self, src: str, dst: str, *, overwrite: bool = False) -> None:
         source, target = self._check_transfer("copy", src, dst, overwrite)
         self._check_writable(target)
-        if source != target:
-            self._apply_all(_transfer(self._view(), source, target))
+        self._apply_all(_transfer(self._view(), source, target))
 
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> None:
         source, target = self._check_transfer("move", src, dst, overwrite)
         self._check_writable(source)
         self._check_writable(target)
-        if source != target:
-            root = self._view()
-            self._apply_all([*_transfer(root, source, target), *self._removal(root, source)])
+        root = self._view()
+        steps = _transfer(root, source, target)
+        self._apply_all(steps if source == target else [*steps, *self._removal(root, source)])
 
     # -- going back, going on elsewhere ----------------------------------------------------------------------------
 
