@@ -1,1 +1,56 @@
+"""What a model is told and may call: prompts, sections, tools and the policies that govern them."""
 
+from .events import Changes, RunContext, ToolInvoked, ToolProgress
+from .overrides import LocalPromptOverridesStore, PromptOverridesStore
+from .policies import (
+    ApprovalPolicy,
+    KeyedDependencyPolicy,
+    PolicyDecision,
+    PolicyState,
+    QuotaPolicy,
+    RateLimitPolicy,
+    ReadBeforeWritePolicy,
+    SequentialDependencyPolicy,
+    ToolPolicy,
+)
+from .prompt import Prompt, PromptResources, PromptTemplate
+from .rendering import RenderedPrompt
+from .section import MarkdownSection, Section
+from .tool import Tool, ToolContext, ToolExample, ToolHandler, tool
+from .tool_result import FileBlock, ImageBlock, TextBlock, ToolResult, render_text
+from .visibility import SectionVisibility
+
+__all__ = [
+    "ApprovalPolicy",
+    "Changes",
+    "FileBlock",
+    "ImageBlock",
+    "KeyedDependencyPolicy",
+    "LocalPromptOverridesStore",
+    "MarkdownSection",
+    "PolicyDecision",
+    "PolicyState",
+    "Prompt",
+    "PromptOverridesStore",
+    "PromptResources",
+    "PromptTemplate",
+    "QuotaPolicy",
+    "RateLimitPolicy",
+    "ReadBeforeWritePolicy",
+    "RenderedPrompt",
+    "RunContext",
+    "Section",
+    "SectionVisibility",
+    "SequentialDependencyPolicy",
+    "TextBlock",
+    "Tool",
+    "ToolContext",
+    "ToolExample",
+    "ToolHandler",
+    "ToolInvoked",
+    "ToolPolicy",
+    "ToolProgress",
+    "ToolResult",
+    "render_text",
+    "tool",
+]

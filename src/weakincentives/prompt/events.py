@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..frozen import quick_init
 from ..session import log_slice
 from .tool_result import ToolResult
 
@@ -50,6 +51,7 @@ class RunContext:
 
 
 @log_slice
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolInvoked:
     """One tool call and how it ended."""

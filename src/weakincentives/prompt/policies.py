@@ -37,14 +37,14 @@ class PolicyDecision:
 
     @staticmethod
     def allow() -> PolicyDecision:
-        return _ALLOW
+        return ALLOW
 
     @staticmethod
     def deny(reason: str) -> PolicyDecision:
         return PolicyDecision(False, reason)
 
 
-_ALLOW: Final = PolicyDecision(True)
+ALLOW: Final = PolicyDecision(True)
 
 
 class ToolPolicy(Protocol):
@@ -93,7 +93,7 @@ class PlacedPolicy:
     def decision(self, answer: object) -> PolicyDecision:
         """The answer of `check`, in the one form the pipeline reads; anything unknown denies."""
         if answer is None:
-            return _ALLOW
+            return ALLOW
         if isinstance(answer, PolicyDecision):
             return (
                 answer
@@ -204,11 +204,11 @@ class SequentialDependencyPolicy:
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:  # noqa: ARG002
         needed = self.dependencies.get(tool.name)
         if not needed:
-            return _ALLOW
+            return ALLOW
         _, state = _state(context, self)
         missing = sorted(needed if state is None else needed.difference(state.tools))
         if not missing:
-            return _ALLOW
+            return ALLOW
         return PolicyDecision(
             False,
             f"Cannot call '{tool.name}' - missing required tools: {', '.join(missing)}\n"
@@ -275,7 +275,7 @@ class ReadBeforeWritePolicy:
 
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
         if tool.name not in self.write_tools:
-            return _ALLOW
+            return ALLOW
         path = self._path(self.write_tools[tool.name], params)
         if path is None:
             return PolicyDecision(
@@ -309,7 +309,7 @@ class ReadBeforeWritePolicy:
 
     def _judge(self, fs: Filesystem, path: str, context: ToolContext) -> PolicyDecision:
         if not fs.exists(path):
-            return _ALLOW
+            return ALLOW
         _, state = _state(context, self)
         if not fs.is_dir(path):
             return self._known(fs, path, state)
@@ -318,7 +318,7 @@ class ReadBeforeWritePolicy:
                 decision = self._known(fs, below, state)
                 if not decision.allowed:
                     return decision
-        return _ALLOW
+        return ALLOW
 
     def _known(self, fs: Filesystem, path: str, state: PolicyState | None) -> PolicyDecision:
         known = None if state is None else state.keys.get(("file", normalize(path)))
@@ -329,7 +329,7 @@ class ReadBeforeWritePolicy:
                 False,
                 f"Cannot write to {path} without reading it first\nIt has changed since you last read it; read it again, then retry.",
             )
-        return _ALLOW
+        return ALLOW
 
     def _path(self, parameter: str, params: object) -> str | None:
         for name in (parameter,) if parameter else _PATH_FIELDS:
@@ -367,11 +367,11 @@ class KeyedDependencyPolicy:
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
         needed = self.requires.get(tool.name)
         if needed is None:
-            return _ALLOW
+            return ALLOW
         value = _argument(params, self.key)
         _, state = _state(context, self)
         if state is not None and (needed, _key_text(value)) in state.keys:
-            return _ALLOW
+            return ALLOW
         return PolicyDecision(
             False,
             f"Cannot call '{tool.name}' with {self.key}={value!r} before '{needed}' succeeded for it\n"
@@ -403,7 +403,7 @@ class QuotaPolicy:
 
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:  # noqa: ARG002
         if self.tools is not None and tool.name not in self.tools:
-            return _ALLOW
+            return ALLOW
 
         def take(used: int | None) -> tuple[int, int]:
             count = used or 0
@@ -411,7 +411,7 @@ class QuotaPolicy:
 
         used = context.session.registers.update(self._register(context), take)
         if used < 0:
-            return _ALLOW
+            return ALLOW
         return PolicyDecision(False, f"Quota exceeded: {used}/{self.max_calls} calls used")
 
     def release(self, tool: Any, params: Any, *, context: ToolContext) -> None:  # noqa: ARG002
@@ -437,7 +437,7 @@ class RateLimitPolicy:
 
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:  # noqa: ARG002
         if self.tools is not None and tool.name not in self.tools:
-            return _ALLOW
+            return ALLOW
         now = context.session.clock.now()
 
         def take(times: list[float] | None) -> tuple[list[float], int]:
@@ -448,7 +448,7 @@ class RateLimitPolicy:
 
         used = context.session.registers.update(self._register(tool, context), take)
         if used < 0:
-            return _ALLOW
+            return ALLOW
         return PolicyDecision(
             False,
             f"Rate limit exceeded: {used} calls to {tool.name} in last minute\n"
@@ -502,7 +502,7 @@ class ApprovalPolicy:
 
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
         if not self._governs(tool):
-            return _ALLOW
+            return ALLOW
         digest = argument_digest(tool.name, params)
         call_id = context.call_id
 
@@ -517,7 +517,7 @@ class ApprovalPolicy:
 
         answer = context.session.registers.update(f"approval:{digest}", use)
         if answer == "granted":
-            return _ALLOW
+            return ALLOW
         if answer.startswith("refused:"):
             reason = answer.removeprefix("refused:")
             return PolicyDecision(

@@ -202,6 +202,8 @@ def opened(resources: object) -> Any:
     """Accept every form resources come in: open ones, a registry, a mapping, or none."""
     if resources is None:
         return _EMPTY
+    if hasattr(resources, "tool_scope"):
+        return resources
     if isinstance(resources, ResourceRegistry):
         return resources.open()
     if isinstance(resources, Mapping):

@@ -459,6 +459,10 @@ class ToolScope:
                 self._observers = {}
         return self._context._listen(self._observers, fn)
 
+    def watch(self, fn: Observer, /) -> None:
+        """`observe` for the one holder of the scope: until it is closed, and without the price of a way to stop."""
+        self._observers = {self: fn}
+
     def close(self) -> None:
         """Close what this call built, in reverse; failures are raised as one group at the end."""
         made = self._end()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from ..frozen import quick_init
 from ..prompt.events import NO_CHANGES, Changes, Outcome
 from ..prompt.tool_result import ToolResult
 
@@ -38,6 +39,7 @@ class ToolCall:
         return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """How one call ended, and what the model reads of it."""

@@ -10,7 +10,7 @@ import dataclasses
 import io
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -20,15 +20,27 @@ _BLOCK = 256
 
 
 class Log(Generic[T]):
-    """Items in the order they were appended. Thread-safe; reading sees what was there when it began."""
+    """Items in the order they were appended. Thread-safe; reading sees what was there when it began.
 
-    __slots__ = ("_blocks", "_length", "_mutex", "_tail")
+    `stored` are older items that lie elsewhere and are read when asked for; `index` says where their keys are.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_blocks", "_index", "_indexed", "_key", "_length", "_mutex", "_stored", "_tail")
+
+    def __init__(
+        self,
+        key: Callable[[T], Hashable] | None = None,
+        stored: Sequence[T] = (),
+        index: dict[Hashable, int] | None = None,
+    ) -> None:
         self._mutex = threading.Lock()
+        self._key = key
+        self._stored = stored
         self._blocks: list[bytes | tuple[T, ...]] = []
         self._tail: list[T] = []
-        self._length = 0
+        self._length = len(stored)
+        self._index: dict[Hashable, int] = index or {}
+        self._indexed = self._length
 
     def append(self, item: T) -> None:
         with self._mutex:
@@ -44,16 +56,59 @@ class Log(Generic[T]):
 
     @property
     def last(self) -> T | None:
-        return self._tail[-1] if self._tail else None
+        if self._tail:
+            return self._tail[-1]
+        return self._stored[-1] if self._stored else None
+
+    def get(self, key: Hashable) -> T | None:
+        """The newest item with this key; needs a key function. Costs the same however long the log is."""
+        with self._mutex:
+            self._catch_up()
+            place = self._index.get(key)
+            if place is None:
+                return None
+            if place < len(self._stored):
+                return self._stored[place]
+            number, offset = divmod(place - len(self._stored), _BLOCK)
+            if number >= len(self._blocks):
+                return self._tail[place - self._length + len(self._tail)]
+            block = self._blocks[number]
+        return (block if isinstance(block, tuple) else _unpack(block))[offset]
+
+    def _catch_up(self) -> None:
+        """Index what came since the last time: whoever never asks by key pays nothing."""
+        if self._key is None:
+            raise TypeError("The items of this log have no key.")
+        if self._indexed == self._length:
+            return
+        tail_at = len(self._stored) + len(self._blocks) * _BLOCK
+        if self._indexed < tail_at:
+            number = (self._indexed - len(self._stored)) // _BLOCK
+            self._indexed = len(self._stored) + number * _BLOCK
+            for block in self._blocks[number:]:
+                self._note(_unpack(block) if isinstance(block, bytes) else block)
+        self._note(self._tail[self._indexed - tail_at :])
+
+    def _note(self, items: Iterable[T]) -> None:
+        assert self._key is not None
+        for item in items:
+            self._index[self._key(item)] = self._indexed
+            self._indexed += 1
+
+    @property
+    def keyed(self) -> bool:
+        return self._key is not None
 
     def clear(self) -> None:
         with self._mutex:
-            self._blocks, self._tail, self._length = [], [], 0
+            self._stored, self._blocks, self._tail, self._length = (), [], [], 0
+            self._index, self._indexed = {}, 0
 
     def copy(self) -> Log[T]:
-        twin: Log[T] = Log()
+        twin: Log[T] = Log(self._key)
         with self._mutex:
-            twin._blocks, twin._tail, twin._length = list(self._blocks), list(self._tail), self._length
+            twin._stored, twin._blocks, twin._tail = self._stored, list(self._blocks), list(self._tail)
+            twin._length, twin._index, twin._indexed = self._length, dict(self._index), self._indexed
         return twin
 
     def __len__(self) -> int:
@@ -61,7 +116,8 @@ class Log(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         with self._mutex:
-            blocks, tail = tuple(self._blocks), tuple(self._tail)
+            stored, blocks, tail = self._stored, tuple(self._blocks), tuple(self._tail)
+        yield from stored
         for block in blocks:
             yield from (block if isinstance(block, tuple) else _unpack(block))
         yield from tail
@@ -149,11 +205,18 @@ def _dump(value: object) -> bytes:
 
 
 def _pack(items: list[T]) -> bytes | tuple[T, ...]:
+    cls = items[0].__class__
+    plan = _plans.get(cls)
+    if plan is None:
+        plan = _plans[cls] = _plan_of(cls)
+    alike = plan is not _ORDINARY and all(item.__class__ is cls for item in items)
     try:
-        return _dump(items)
+        # Rows of one class need no word about it each.
+        return _dump((cls, [plan(item) for item in items]) if alike else (None, items))
     except Exception:  # noqa: BLE001  INVARIANT: what cannot be packed is kept as it is, never lost
         return tuple(items)
 
 
 def _unpack(block: bytes) -> list[Any]:
-    return pickle.loads(block)
+    cls, rows = pickle.loads(block)
+    return rows if cls is None else [_rebuild(cls, row) for row in rows]

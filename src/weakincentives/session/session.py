@@ -19,7 +19,9 @@ from immutables import Map
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import RollbackError, SessionStorageError, TransactionError
+from ..serde.codec import type_name
 from ..transaction import CommitLog, ResourceView, Scope, Store, WriterLock, current_scope, view_of
+from ..transaction.scope import current as _current
 from .dispatcher import EventBus
 from .events import TransactionRolledBack
 from .log import Log
@@ -32,6 +34,7 @@ from .slices import (
     Reducer,
     ReducerContext,
     Replace,
+    ResetWrite,
     Root,
     RootWrite,
     SliceKind,
@@ -44,7 +47,7 @@ from .slices import (
     items_of,
     kind_of,
 )
-from .vector import EMPTY, Items, Keyed
+from .vector import EMPTY, Items, Unreadable, Vector
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -52,11 +55,32 @@ E = TypeVar("E")
 _NO_ROOT: Root = Map()
 
 
+class Attachable(Protocol):
+    """Files, or anything else on a `Store`, that a durable session keeps together with its slices."""
+
+    @property
+    def store(self) -> Store[Any]: ...
+
+    def encode_op(self, op: Any, /) -> Any:
+        """An operation on the store as JSON-compatible data."""
+        ...
+
+    def decode_op(self, data: Any, /) -> Any: ...
+
+    def checkpoint(self) -> Any:
+        """One operation that makes any store hold what this one holds."""
+        ...
+
+    def fork(self) -> Attachable:
+        """Another one that starts with the same content."""
+        ...
+
+
 class Storage(CommitLog, Protocol):
     """Where a durable session keeps what happened. See `storage` for the one that ships."""
 
     def stage(self, item: object) -> None:
-        """Hold a LOG item back so that it is written with the next commit, in one record."""
+        """Hold a LOG item back so that it is written with the next commit of this thread, in one record."""
         ...
 
     def unstage(self) -> None:
@@ -67,15 +91,13 @@ class Storage(CommitLog, Protocol):
         """Write the staged item now if no commit took it along."""
         ...
 
-    def record(self, item: object) -> None:
+    def record(self, slice_type: type, item: object) -> None:
         """Write a LOG item by itself."""
         ...
 
-    def erase_logs(self) -> None: ...
+    def attach(self, name: str, files: Attachable) -> None: ...
 
-    def keep_register(self, key: str, value: Any) -> None: ...
-
-    def attach(self, name: str, store: Store[Any]) -> None: ...
+    def committed(self, txn_id: str) -> bool: ...
 
     @property
     def position(self) -> int: ...
@@ -91,6 +113,7 @@ class Core:
     """What all handles of one session share."""
 
     __slots__ = (
+        "attached",
         "bus",
         "calls",
         "clock",
@@ -98,6 +121,7 @@ class Core:
         "frozen",
         "lock",
         "logs",
+        "lost",
         "mutex",
         "poison",
         "prompt",
@@ -124,20 +148,30 @@ class Core:
         self.frozen = ""
         self.prompt: object = None
         """The prompt whose slices were installed last: a note, so that a call need not ask again."""
-        self.calls = itertools.count(1)
+        self.calls: Iterator[int] = itertools.count(1)
+        """Numbers for calls that came without an id; none is given twice, also after a restart."""
+        self.attached: dict[str, Attachable] = {}
+        self.lost: dict[str, str] = {}
+        """Stored slices whose type does not exist here, and why."""
 
     def log(self, cls: type) -> Log[Any]:
         log = self.logs.get(cls)
         if log is None:
             with self.mutex:
-                log = self.logs.setdefault(cls, Log())
+                log = self.logs.setdefault(cls, Log(getattr(cls, "__log_key__", None)))
         return log
 
     def register(self, event_type: type, slice_type: type, reduce: Reducer[Any, Any]) -> None:
+        self.check_found(slice_type)
         with self.mutex:
             known = self.reducers.get(event_type, ())
             if (slice_type, reduce) not in known:  # a section installs its reducers at every evaluation
                 self.reducers = {**self.reducers, event_type: (*known, (slice_type, reduce))}
+
+    def check_found(self, slice_type: type) -> None:
+        """Raise for a type that could not be found when the stored session was read."""
+        if self.lost and (reason := self.lost.get(type_name(slice_type))):
+            raise SessionStorageError(reason)
 
     def check_open(self) -> None:
         if self.poison is not None:
@@ -159,7 +193,7 @@ class Core:
 
     def keep(self, event: object) -> None:
         if self.storage is not None:
-            self.storage.record(event)
+            self.storage.record(type(event), event)
         self.keep_in_memory(event)
 
     def keep_in_memory(self, event: object) -> None:
@@ -184,6 +218,7 @@ class Core:
         cls = type(event)
         reducers = self.reducers.get(cls)
         if reducers is None:
+            self.check_found(cls)
             reducers = ((cls, append_all),)
         states = [pair for pair in reducers if kind_of(pair[0]) is SliceKind.STATE]
         if scope is not None and len(states) < len(reducers):
@@ -215,7 +250,7 @@ class Core:
 
     def append_log(self, slice_type: type, item: object) -> None:
         if self.storage is not None:
-            self.storage.record(item)
+            self.storage.record(slice_type, item)
         self.log(slice_type).append(item)
 
 
@@ -299,9 +334,11 @@ class Session:
     @property
     def scope(self) -> Scope | None:
         """The transaction that what is written here now belongs to."""
-        return current_scope() or self._binding
+        scope = _current.get()
+        return self._binding if scope is None else scope
 
     def __getitem__(self, slice_type: type[T]) -> Slice[T]:
+        self._core.check_found(slice_type)
         return Slice(self, slice_type)
 
     def __iter__(self) -> Iterator[Any]:
@@ -342,9 +379,8 @@ class Session:
         if scope is not None:
             raise TransactionError("Cannot reset the session inside a transaction: history could not be brought back.")
         self._core.check_open()
-        self._core.write(RootWrite(_NO_ROOT), None, "*")
-        if self._core.storage is not None:
-            self._core.storage.erase_logs()
+        self._core.write(ResetWrite(), None, "*")
+        self._core.lost = {}
         for log in tuple(self._core.logs.values()):
             log.clear()
         self._core.registers.clear()
@@ -356,6 +392,7 @@ class Session:
         core.logs = {cls: log.copy() for cls, log in tuple(self._core.logs.items())}
         core.reducers = dict(self._core.reducers)
         core.registers = Registers(self._core.registers.copy())
+        core.lost = dict(self._core.lost)
         return Session._of(core)
 
     def transaction(self, *resources: object, tag: str = "") -> SessionTransaction:
@@ -376,9 +413,10 @@ class Session:
         """A durable session: what was committed to the file at `path` before is there again.
 
         Survives a killed process at any point; `fsync=True` survives a power cut too, at the price of about a
-        millisecond per commit.
+        millisecond per commit. One session at a time may have a file open; `close` releases it. Secret fields are
+        stored as `[redacted]`.
         """
-        return _opener[0](Path(path), session_id, bus, clock, fsync)
+        return _openers[-1](Path(path), session_id, bus, clock, fsync)
 
     @property
     def position(self) -> int:
@@ -392,6 +430,42 @@ class Session:
     def fork(self, position: int | None = None, path: str | Path | None = None) -> Session:
         """A session that goes on from `position`; durable itself when a path is given."""
         return self._durable.fork(position, None if path is None else Path(path))
+
+    def attach(self, name: str, files: Attachable) -> None:
+        """Keep these files with the session, under a name: one commit covers both, and a fork takes both along.
+
+        What a durable session has stored under the name takes the place of what `files` holds now.
+        """
+        if self.scope is not None:
+            raise TransactionError("Cannot attach files inside a transaction; attach them before it begins.")
+        if name in self._core.attached:
+            raise SessionStorageError(f"Cannot attach {name!r} twice: the session has files of that name.")
+        if self._core.storage is not None:
+            self._core.storage.attach(name, files)
+        self._core.attached[name] = files
+
+    def attached(self, name: str) -> Any:
+        """The files attached under this name; in a fork or a view, those of its own."""
+        files = self._core.attached.get(name)
+        if files is None:
+            known = ", ".join(sorted(self._core.attached)) or "none"
+            raise SessionStorageError(
+                f"No files are attached as {name!r} (attached: {known}). Use session.attach first."
+            )
+        return files
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Stored slices that today's classes cannot take, by type name, with the reason; kept in the file as they are."""
+        found = dict(self._core.lost)
+        for cls, items in self._core.state.view(self.scope).items():
+            if isinstance(items, Unreadable):
+                found[type_name(cls)] = items.reason
+        return found
+
+    def committed(self, txn_id: str) -> bool:
+        """Whether the file holds the commit of this transaction: what a journal beside it asks when it recovers."""
+        return self._durable.committed(txn_id)
 
     def close(self) -> None:
         """Release the file of a durable session; nothing to do for one in memory."""
@@ -414,8 +488,12 @@ class Session:
 
 
 Opener = Callable[[Path, str | None, EventBus | None, Clock, bool], Session]
-_opener: list[Opener] = []
-"""Filled by the storage module, which builds on this one."""
+_openers: list[Opener] = []
+
+
+def set_opener(opener: Opener) -> None:
+    """Says how `Session.open` does it; called by the storage module, which builds on this one."""
+    _openers.append(opener)
 
 
 class _BoundBus(EventBus):
@@ -480,10 +558,12 @@ class Slice(Generic[T]):
         self._write(Append(items[0]) if len(items) == 1 else Extend(items))
 
     def get(self, key: Hashable) -> T | None:
-        """The item with this key (keyed slices)."""
+        """The item with this key: of a keyed slice, or the newest of a LOG slice that declares a key."""
         items = self._items
-        if not isinstance(items, Keyed):
-            raise TypeError(f"{self._type.__qualname__} is not a keyed slice; declare it with @keyed_slice.")
+        if isinstance(items, Vector) or (isinstance(items, Log) and not items.keyed):
+            raise TypeError(
+                f"{self._type.__qualname__} has no key; declare it with @keyed_slice(...) or @log_slice(key=...)."
+            )
         return items.get(key)
 
     def update(self, key: Hashable, delta: object) -> None:

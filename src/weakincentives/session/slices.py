@@ -10,11 +10,11 @@ import enum
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from immutables import Map
 
-from .vector import EMPTY, Items, Keyed
+from .vector import EMPTY, Items, Keyed, Unreadable, Vector
 
 T = TypeVar("T")
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -32,10 +32,24 @@ class SliceKind(enum.Enum):
     """History: appended to, never rolled back."""
 
 
-def log_slice(cls: C) -> C:
-    """Declare that the slice of this type is a LOG."""
-    cls.__slice_kind__ = SliceKind.LOG
-    return cls
+@overload
+def log_slice(cls: C, /) -> C: ...
+
+
+@overload
+def log_slice(*, key: Callable[[Any], Hashable]) -> Callable[[C], C]: ...
+
+
+def log_slice(cls: Any = None, /, *, key: Callable[[Any], Hashable] | None = None) -> Any:
+    """Declare that the slice of this type is a LOG; with a key, `session[T].get(key)` finds its newest item by it."""
+
+    def mark(marked: Any) -> Any:
+        marked.__slice_kind__ = SliceKind.LOG
+        if key is not None:
+            marked.__log_key__ = staticmethod(key)
+        return marked
+
+    return mark if cls is None else mark(cls)
 
 
 def keyed_slice(key: Callable[[Any], Hashable]) -> Callable[[C], C]:
@@ -55,10 +69,13 @@ def kind_of(cls: type) -> SliceKind:
 def items_of(root: Root, cls: type) -> Items[Any]:
     """The items of one slice, of the form its type asks for."""
     items = root.get(cls)
-    if items is None:
-        key: Callable[[Any], Hashable] | None = getattr(cls, "__slice_key__", None)
-        return EMPTY if key is None else Keyed(key, Map(), Map())
-    return items
+    return no_items(cls) if items is None else items
+
+
+def no_items(cls: type) -> Vector[Any] | Keyed[Any]:
+    """An empty slice, of the form its type asks for."""
+    key: Callable[[Any], Hashable] | None = getattr(cls, "__slice_key__", None)
+    return EMPTY if key is None else Keyed(key, Map(), Map())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +91,24 @@ class Extend(Generic[T]):
 
     items: Sequence[T]
 
+    def __post_init__(self) -> None:
+        _hold_items(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Replace(Generic[T]):
     """Put these items in place of everything."""
 
     items: Sequence[T]
+
+    def __post_init__(self) -> None:
+        _hold_items(self)
+
+
+def _hold_items(op: Extend[Any] | Replace[Any]) -> None:
+    # An iterator could be read once only, and a list could change: the operation is run, replayed and stored.
+    if type(op.items) is not tuple:
+        object.__setattr__(op, "items", tuple(op.items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,25 +250,32 @@ def operate(items: Items[Any], op: SliceOp[Any], cls: type) -> Items[Any]:
         case Clear(predicate):
             return items.of(()) if predicate is None else items.of(item for item in items if not predicate(item))
         case Update(key, delta):
-            assert isinstance(items, Keyed)
+            assert isinstance(items, Keyed | Unreadable)
             return items.append(cast("Any", cls).patched(items.get(key), key, delta))
     raise TypeError(f"A reducer must return Append, Extend, Replace or Clear, got {type(op).__qualname__}")
+
+
+Outcome = tuple[type, SliceOp[Any], Items[Any]]
+"""A slice, what was done to it, and what it held before: what a durable log needs to store the difference."""
 
 
 class SliceWrite:
     """One operation on one slice, as the transaction replays it and the durable log stores it."""
 
-    __slots__ = ("op", "slice_type")
+    __slots__ = ("_before", "op", "slice_type")
 
     def __init__(self, slice_type: type, op: SliceOp[Any]) -> None:
         self.slice_type = slice_type
         self.op = op
+        self._before: Items[Any] = EMPTY
 
     def __call__(self, root: Root) -> Root:
-        return root.set(self.slice_type, operate(items_of(root, self.slice_type), self.op, self.slice_type))
+        self._before = before = items_of(root, self.slice_type)
+        return root.set(self.slice_type, operate(before, self.op, self.slice_type))
 
-    def outcomes(self) -> Iterable[tuple[type, SliceOp[Any]]]:
-        return ((self.slice_type, self.op),)
+    def outcomes(self) -> Iterable[Outcome]:
+        """What it did when last run."""
+        return ((self.slice_type, self.op, self._before),)
 
 
 class EventWrite:
@@ -251,19 +287,19 @@ class EventWrite:
         self.event = event
         self.reducers = reducers
         self.session_id = session_id
-        self._outcomes: list[tuple[type, SliceOp[Any]]] = []
+        self._outcomes: list[Outcome] = []
 
     def __call__(self, root: Root) -> Root:
-        outcomes: list[tuple[type, SliceOp[Any]]] = []
+        outcomes: list[Outcome] = []
         for slice_type, reduce in self.reducers:
             items = items_of(root, slice_type)
             op = reduce(SliceView(items), self.event, context=ReducerContext(self.session_id, slice_type))
             root = root.set(slice_type, operate(items, op, slice_type))
-            outcomes.append((slice_type, op))
+            outcomes.append((slice_type, op, items))
         self._outcomes = outcomes
         return root
 
-    def outcomes(self) -> Iterable[tuple[type, SliceOp[Any]]]:
+    def outcomes(self) -> Iterable[Outcome]:
         """What the reducers decided when last run."""
         return self._outcomes
 
@@ -271,13 +307,28 @@ class EventWrite:
 class RootWrite:
     """All STATE slices at once: a restore or a reset."""
 
-    __slots__ = ("root",)
+    __slots__ = ("_before", "root")
 
     def __init__(self, root: Root) -> None:
         self.root = root
+        self._before: Root = root
 
-    def __call__(self, root: Root) -> Root:  # noqa: ARG002
+    def __call__(self, root: Root) -> Root:
+        self._before = root
         return self.root
 
-    def outcomes(self) -> Iterable[tuple[type, SliceOp[Any]]]:
-        return [(cls, Replace(tuple(vector))) for cls, vector in self.root.items()]
+    def outcomes(self) -> Iterable[Outcome]:
+        """The slices it changed when last run."""
+        for cls in {**dict.fromkeys(self._before), **dict.fromkeys(self.root)}:
+            before, after = items_of(self._before, cls), items_of(self.root, cls)
+            if before is not after:
+                yield cls, Replace(tuple(after)), before
+
+
+class ResetWrite(RootWrite):
+    """Nothing is left; in a durable log it ends the LOG slices and the registers too."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(Map())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, TypeVar, cast
+from typing import Generic, NoReturn, TypeVar, cast
 
 from immutables import Map
+
+from ..errors import SessionStorageError
 
 T = TypeVar("T")
 
@@ -105,7 +107,42 @@ class Keyed(Generic[T]):
             yield self._by_key[self._order[place]][1]
 
 
-Items = Vector[T] | Keyed[T]
+class Unreadable(Generic[T]):
+    """Stored items that today's class cannot take. Can be replaced as a whole; anything else raises and says why."""
+
+    __slots__ = ("_blank", "reason")
+
+    def __init__(self, reason: str, blank: Vector[T] | Keyed[T]) -> None:
+        self.reason = reason
+        self._blank = blank
+
+    def of(self, items: Iterable[T]) -> Vector[T] | Keyed[T]:
+        return self._blank.of(items)
+
+    def append(self, item: T) -> NoReturn:  # noqa: ARG002
+        self._refuse()
+
+    def extend(self, items: Iterable[T]) -> NoReturn:  # noqa: ARG002
+        self._refuse()
+
+    def get(self, key: Hashable) -> NoReturn:  # noqa: ARG002
+        self._refuse()
+
+    @property
+    def last(self) -> T | None:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[T]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise SessionStorageError(self.reason)
+
+
+Items = Vector[T] | Keyed[T] | Unreadable[T]
 
 
 EMPTY: Vector[object] = Vector(_NO_CHUNKS, ())

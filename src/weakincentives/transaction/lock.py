@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import WouldDeadlockError
+
+_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
 
 
 class Owner(Protocol):
@@ -40,11 +43,16 @@ class WriterLock:
 
     def acquire(self, owner: Owner, *, shared: bool) -> bool:
         """Block this thread until `owner` holds the lock; False when it did so already."""
+        loop = _running_loop()
         with self._mutex:
-            admitted = self._admit(owner, _running_loop(), shared)
+            if not self._holders and not self._queue:  # nobody here: the way of almost every call
+                self._holders[owner] = loop
+                self._writing = not shared
+                return True
+            admitted = self._admit(owner, loop, shared)
         if admitted is not None:
             return admitted
-        waiter = _ThreadWaiter(owner, shared, _running_loop())
+        waiter = _ThreadWaiter(owner, shared, loop)
         if not self._enqueue(waiter):
             return waiter.fresh
         try:
@@ -79,7 +87,8 @@ class WriterLock:
         """Give the lock back; harmless when `owner` does not hold it."""
         with self._mutex:
             self._holders.pop(owner, None)
-            self._grant()
+            if self._queue:
+                self._grant()
 
     def _admit(self, owner: Owner, loop: asyncio.AbstractEventLoop | None, shared: bool) -> bool | None:
         """True: taken. False: the owner has it. None: wait."""
@@ -207,7 +216,3 @@ class _TaskWaiter(_Waiter):
     def _resolve(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    return asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]

@@ -22,7 +22,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from contextvars import ContextVar, Token
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
@@ -118,12 +117,12 @@ class CommitLog(Protocol):
 
 
 _serial = itertools.count(1)
-_current: ContextVar[Scope | None] = ContextVar("weakincentives_scope", default=None)
+current: ContextVar[Scope | None] = ContextVar("weakincentives_scope", default=None)
 
 
 def current_scope() -> Scope | None:
     """The scope of the logical call that runs here, also when it has ended meanwhile."""
-    return _current.get()
+    return current.get()
 
 
 class Overlay(Generic[R]):
@@ -325,11 +324,11 @@ class Scope:
 
     def activate(self) -> Token[Scope | None]:
         """Make this the scope of everything that runs in the present context."""
-        return _current.set(self)
+        return current.set(self)
 
     @staticmethod
     def deactivate(token: Token[Scope | None]) -> None:
-        _current.reset(token)
+        current.reset(token)
 
     # -- what belongs to it ----------------------------------------------------------------------------------------
 
@@ -440,10 +439,12 @@ class Scope:
         try:
             if self._doomed:
                 raise TransactionError(self._doomed)
-            if self.parent is None:
+            if self.parent is not None:
+                self._merge(self.parent)
+            elif self._overlays or self._branches:
                 self._publish()
             else:
-                self._merge(self.parent)
+                self._decided = True
         except BaseException:
             if self._decided:
                 self._finish()
@@ -470,6 +471,8 @@ class Scope:
             self._ended = True
             enders, self._enders = self._enders, []
             unobserve, self._unobserve = self._unobserve, []
+        if not unobserve and not enders:
+            return
         for fn in (*unobserve, *enders):
             try:
                 fn()
@@ -498,17 +501,19 @@ class Scope:
             branch.prepare(self)
         for _, branch in self._branches.values():
             branch.settle()
-        overlays = self._overlays
-        with ExitStack() as mutexes:
-            stores = sorted(overlays, key=_by_serial)
+        stores = sorted(self._overlays, key=_by_serial) if len(self._overlays) > 1 else list(self._overlays)
+        locked: list[Store[Any]] = []
+        try:
             for store in stores:
-                mutexes.enter_context(store._mutex)
+                store._mutex.acquire()
+                locked.append(store)
             roots: list[tuple[Store[Any], Any]] = []
             logs: dict[CommitLog, list[tuple[Store[Any], Sequence[Op[Any]]]]] = {}
             for store in stores:
-                roots.append((store, _rebased(store, overlays[store], store._root)))
+                overlay = self._overlays[store]
+                roots.append((store, _rebased(store, overlay, store._root)))
                 if store.log is not None:
-                    logs.setdefault(store.log, []).append((store, overlays[store].ops))
+                    logs.setdefault(store.log, []).append((store, overlay.ops))
             for log, changes in logs.items():
                 log.append(self.txn_id, changes)
             self._decided = True  # the point of no return
@@ -517,6 +522,9 @@ class Scope:
             except BaseException:  # an interrupt may not leave half a commit
                 _show(roots)
                 raise
+        finally:
+            for store in reversed(locked):
+                store._mutex.release()
 
     def _finish(self) -> None:
         """Let go of what only an undecided scope needs."""
