@@ -148,6 +148,8 @@ class ToolFact:
     arguments: str | None = None
     content: str | None = None
     schema: Mapping[str, Any] | None = None
+    parsed: Any = None
+    """Memo of the parsed arguments."""
     invalid_arguments: bool = False
     """The failed call's arguments were unreadable or broke the declared schema (argument_repair follows)."""
 

@@ -1,1 +1,198 @@
-"""The gate. `govern` is pure: live serving, simulation, replay and the in-process policy all call it and nothing else."""
+"""The gate. `govern` is pure: live serving, simulation, replay and the in-process policy all call it and nothing else.
+
+It gives the ruling and the delta; who serves commits the delta before anything is released. An engine that fails raises
+`GovernanceUnavailable`: nothing passes.
+"""
+
+from __future__ import annotations
+
+from wardwright.errors import GovernanceUnavailable, WardwrightError
+from wardwright.history import (
+    EMPTY_SCOPE,
+    Delta,
+    Head,
+    LedgerEntry,
+    LedgerStatus,
+    Observed,
+    Registers,
+    ScopeDelta,
+    ScopeKind,
+    scope_key,
+)
+from wardwright.policy.arbitrate import arbitrate
+from wardwright.policy.compile import ModelPlan, Plan
+from wardwright.policy.evaluate import BOUND, Run, evaluate, set_aside
+from wardwright.policy.rules import Ruling
+from wardwright.wire.turn import Turn
+
+ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
+
+
+def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
+    """Keys of the scopes that judging this turn reads; the session's first. What `Store.load` is asked for."""
+    return tuple(scope_key(kind, turn.caller) for kind in model_plan(plan, turn).scopes)
+
+
+def model_plan(plan: Plan, turn: Turn) -> ModelPlan:
+    """The part of the plan that governs a turn's model."""
+    found = plan.model(turn.model)
+    if found is None:
+        raise GovernanceUnavailable(f"No plan governs model '{turn.model}'.")
+    return found
+
+
+def govern(plan: Plan, registers: Registers, turn: Turn, now: int) -> tuple[Ruling, Delta]:
+    """Rules on one turn at one gate. Reads nothing but its arguments and changes none of them."""
+    try:
+        part = model_plan(plan, turn)
+        session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
+        observed = part.observer.observe(turn, session, registers.key)
+        run = Run(part, registers, turn, observed, now)
+        evaluate(run)
+        ruling = arbitrate(run)
+        return ruling, _delta(run, ruling)
+    except WardwrightError:
+        raise
+    except Exception as error:
+        # INVARIANT: G19, an engine that fails is closed; the cause is kept for the operator.
+        raise GovernanceUnavailable("The policy engine failed, so nothing passes.") from error
+
+
+def passes(ruling: Ruling) -> bool:
+    """Whether anything of this turn goes on."""
+    if ruling.reask:
+        return False
+    if ruling.decision == "allow":
+        return True
+    if ruling.decision != "deny_call":
+        return False
+    # Partly denied: it goes on unless all calls were denied or one of them waits for an approval.
+    statuses = {call.status for call in ruling.calls}
+    return "require_approval" not in statuses and ("allow" in statuses or ruling.gate == "result")
+
+
+def _delta(run: Run, ruling: Ruling) -> Delta:
+    through = passes(ruling)
+    head = _head(run, ruling, through)
+    _bind(run, ruling, through)
+    if run.gate == "request" and through:
+        run.session.changes.update(run.observed.pins)
+        set_aside(run)
+    deltas: list[ScopeDelta] = []
+    for scope in run.scopes.values():
+        if scope is run.session:
+            deltas.append(
+                ScopeDelta(
+                    scope.key, "session_id", scope.state.version, head, scope.changes, _ledger(run, ruling, through)
+                )
+            )
+        else:
+            moved = scope.state.head._replace(
+                turn=head.turn - run.session.turn + scope.turn,
+                event=head.event - run.session.event + scope.event,
+                since_ms=scope.state.head.since_ms or run.now,
+                plan_hash=head.plan_hash,
+                plan_since_ms=_since(scope.state.head, run),
+            )
+            if scope.changes or moved != scope.state.head:
+                deltas.append(ScopeDelta(scope.key, _kind(scope.kind), scope.state.version, moved, scope.changes))
+    return Delta(run.now, tuple(deltas), tuple(fact for fact in run.observed.facts if not fact.repeat))
+
+
+def _kind(kind: str) -> ScopeKind:
+    return kind  # pyright: ignore[reportReturnType]
+
+
+def _since(head: Head, run: Run) -> int:
+    return head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
+
+
+def _head(run: Run, ruling: Ruling, through: bool) -> Head:
+    old, observed = run.session.state.head, run.observed
+    event = old.event + (run.offsets[-1] if run.offsets else run.offset)
+    since, plan_since = old.since_ms or run.now, _since(old, run)
+    plan_hash = run.plan.plan_hash
+    if run.gate == "request":
+        if not through:
+            return old._replace(
+                event=event,
+                since_ms=since,
+                plan_hash=plan_hash,
+                plan_since_ms=plan_since,
+                last_digest=observed.transcript_digest,
+            )
+        return Head(
+            old.turn,
+            event,
+            len(run.turn.items),
+            observed.transcript_digest,
+            run.plan.rules.text_hash,
+            run.text_hits,
+            observed.surface.digest,
+            observed.phase,
+            observed.repairing,
+            old.last_ids,
+            ruling.bundles,
+            since,
+            plan_hash,
+            plan_since,
+            observed.transcript_digest,
+        )
+    if run.gate == "result":
+        return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
+    repairing = dict.fromkeys(old.repairing)
+    repairing.update(dict.fromkeys(fact.raw_name for fact in observed.facts if fact.invalid_arguments))
+    return old._replace(
+        turn=old.turn + 1 if through else old.turn,
+        event=event,
+        repairing=tuple(repairing),
+        last_ids=tuple(call.call_id for call in ruling.calls if call.status == "allow") if through else old.last_ids,
+        bundles=ruling.bundles,
+        since_ms=since,
+        plan_hash=plan_hash,
+        plan_since_ms=plan_since,
+    )
+
+
+def _bind(run: Run, ruling: Ruling, through: bool) -> None:
+    """Route rules of a reply that came too late bind the next request, once."""
+    session = run.session
+    if run.gate == "request" and through and session.get(BOUND) is not None:
+        session.put(BOUND, None)
+    elif ruling.binds_next:
+        names = dict.fromkeys(
+            finding.rule_id
+            for finding in ruling.findings
+            if finding.effect in ROUTES and finding.enforced and not finding.lifted
+        )
+        session.put(BOUND, tuple(names))
+
+
+_STATUS: dict[str, LedgerStatus] = {
+    "allow": "passed",
+    "deny_call": "denied",
+    "block": "denied",
+    "require_approval": "held",
+}
+
+
+def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
+    observed: Observed = run.observed
+    entries = observed.ledger
+    if run.gate == "reply":
+        for call in ruling.calls:
+            name = f"c:{call.call_id}"
+            status = _STATUS[call.status]
+            if status == "passed" and not through:
+                # Nothing of this reply is released: it is held with the calls that wait, or asked again elsewhere.
+                waits = not ruling.reask and any(one.status == "require_approval" for one in ruling.calls)
+                status = "held" if waits or ruling.decision == "require_approval" else "denied"
+            if status != "passed":
+                entries[name] = entries[name]._replace(status=status)
+        return entries
+    if not through:
+        return {name: entry if entry.refused else entry._replace(refused=True) for name, entry in entries.items()}
+    return {name: entry._replace(refused=False) if entry.refused else entry for name, entry in entries.items()}
+
+
+__all__ = ["govern", "model_plan", "passes", "scopes_of"]

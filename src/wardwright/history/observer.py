@@ -554,8 +554,12 @@ class Observer:
         seen = Observed([], self.surface(turn.tools), known=0)
         seen.phase = cast("Phase", head.phase)
         repairing: dict[str, bool] = {}
+        answered: CallItem | None = None
         for index, item in enumerate(turn.items):
             if isinstance(item, CallItem):
+                if turn.gate == "result":
+                    answered = item
+                    continue
                 arguments_digest = digest(key, item.arguments)
                 call_id, held = item.id, False
                 entry = None
@@ -583,7 +587,7 @@ class Observer:
                 seen.facts.append(fact)
             elif isinstance(item, ResultItem):
                 call_id = item.call_id or f"orphan_{index}"
-                self._result(turn, session, seen, item, index, call_id, None, True, key, repairing)
+                self._result(turn, session, seen, item, index, call_id, answered, True, key, repairing)
                 seen.phase = "result_interpretation"
             elif not isinstance(item, TextItem):
                 raise TypeError(f"unknown item {type(item).__name__}")

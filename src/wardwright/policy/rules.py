@@ -100,6 +100,8 @@ class Action:
     """alert_async: where to."""
     transition_to: str = ""
     """Any action may also move the rule's machine."""
+    strip: tuple[Matcher, ...] = ()
+    """strip_tools: which declared tools, when others than those that matched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,8 @@ class Budget(Rule):
     limits: Mapping[str, float] = field(default_factory=dict[str, float])
     """calls, tokens, seconds, price."""
     window: Window | None = None
+    reserve: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What a request sets aside until its reply settles it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +353,9 @@ class Conflict:
 
 
 Decision: TypeAlias = Literal["allow", "block", "deny_call", "require_approval"]
-"""allow: it passes, perhaps changed or routed
+"""allow: it passes, perhaps changed or routed (see also `Ruling.reask`)
 block: nothing of it passes
-deny_call: it passes but for the denied calls
+deny_call: it passes but for the denied calls; calls that wait for an approval hold the rest (see `CallRuling.status`)
 require_approval: it is held"""
 
 
@@ -370,6 +374,10 @@ class Ruling:
     blocked_tools: tuple[str, ...] = ()
     calls: tuple[CallRuling, ...] = ()
     route: Route = field(default_factory=Route)
+    reask: bool = False
+    """Reply only: ask the target that `route` names instead; nothing of this reply is released."""
+    binds_next: bool = False
+    """Reply only: too late to ask again; the next request of this session is bound by `route`."""
     stripped: tuple[str, ...] = ()
     """Raw names the provider must not see."""
     withheld_server_tools: tuple[str, ...] = ()

@@ -138,7 +138,7 @@ class Turn:
     wire: WireName
     model: str
     items: Sequence[Item] = ()
-    """In wire order. Request: the whole transcript. Reply: what the model answered. Result: one `ResultItem`."""
+    """In wire order. Request: the whole transcript. Reply: what the model answered. Result: the `ResultItem`, after the `CallItem` it answers."""
     tools: Sequence[DeclaredTool] = ()
     """Request: as declared. Reply and result: those of the request they answer (the gateway passes them on)."""
     tool_choice: ToolChoice | None = None

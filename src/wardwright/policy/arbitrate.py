@@ -1,0 +1,282 @@
+"""Findings to one ruling: deny overrides, routes intersect, and every refusal says by which rule and what a person can do.
+
+Invariants (tests cite the numbers):
+ A1. Equal inputs, equal `Ruling`; the order in which findings arrive does not matter.
+ A2. Deny overrides: block > deny_call > require_approval > route constraints > strip and transform > alerts > notes. Adding an
+     enforced finding never makes a ruling more permissive.
+ A3. Route constraints intersect. An empty intersection, or two hard switches to different models, blocks and names the rules.
+ A4. An approval or an exception lifts its own finding and no other.
+ A5. A finding in observe mode changes nothing.
+ A6. Routing and mediation see the `Ruling` and nothing else of policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from wardwright.facts import ToolFact
+from wardwright.policy.evaluate import Run
+from wardwright.policy.matching import still_fits
+from wardwright.policy.rules import CallRuling, CallStatus, Conflict, Decision, Finding, Route, Ruling
+from wardwright.wire.turn import CallItem
+
+STRENGTH: Final[Mapping[str, int]] = {
+    "block": 0,
+    "deny_call": 1,
+    "require_approval": 2,
+    "switch_model": 3,
+    "restrict_routes": 3,
+    "reroute": 4,
+    "strip_tools": 5,
+    "set_controls": 5,
+    "transform": 5,
+    "inject_reminder": 5,
+    "transition": 6,
+    "alert_async": 7,
+    "annotate": 8,
+}
+"""Smaller is stronger."""
+
+NO_ROUTE: Final = Route()
+
+
+def _rank(finding: Finding) -> tuple[int, int, int, str, tuple[int, ...]]:
+    return STRENGTH[finding.effect], -finding.priority, finding.order, finding.rule_id, finding.facts
+
+
+def arbitrate(run: Run) -> Ruling:
+    """The ruling of one gate."""
+    observed = run.observed
+    ruling = Ruling(run.gate, "allow", run.plan.plan_hash, observed.phase)
+    ruling.facts = run.facts
+    ruling.considered = tuple(run.considered)
+    ruling.bundles = tuple(run.attached)
+    findings = run.findings
+    if findings:
+        findings.sort(key=_rank)
+        ruling.findings = tuple(findings)
+        effective = [finding for finding in findings if finding.enforced and not finding.lifted]
+    else:
+        effective = findings
+    conflicts: list[Conflict] = []
+    if effective:
+        _routes(run, ruling, effective, conflicts)
+        _changes(run, ruling, effective)
+        strongest = next((finding for finding in effective if finding.effect in _DECISIONS), None)
+        if strongest is not None and ruling.decision != "block":
+            ruling.decision = _DECISIONS[strongest.effect]
+            ruling.rule_id = strongest.rule_id
+            ruling.message = explain(run, strongest)
+            ruling.blocked_tools = _tools(run, [one for one in effective if one.effect == strongest.effect])
+    if run.gate != "request":
+        ruling.calls = _calls(run, ruling, effective)
+    if run.notes:
+        for note in run.notes:
+            if note.startswith("transition_conflict:"):
+                rules = tuple(note.partition(":")[2].split(","))
+                conflicts.append(
+                    Conflict(rules, "Two rules move the same machine; the first by priority and order won.")
+                )
+        ruling.notes = tuple(note for note in run.notes if not note.startswith("transition_conflict:"))
+    ruling.conflicts = tuple(conflicts)
+    ruling.states = {name: run.state(name, -1) for name in run.plan.machines}
+    return ruling
+
+
+_DECISIONS: Final[Mapping[str, Decision]] = {
+    "block": "block",
+    "deny_call": "deny_call",
+    "require_approval": "require_approval",
+}
+
+
+def _routes(run: Run, ruling: Ruling, effective: Sequence[Finding], conflicts: list[Conflict]) -> None:
+    """A3. At the reply, a constraint the answering target meets is met; else the reply is asked again, or the next request bound."""
+    allowed: set[str] | None = None
+    order: list[str] = []
+    hard = ""
+    prefer: list[str] = []
+    involved: list[str] = []
+    broken = ""
+    for finding in effective:
+        action = finding.action
+        if finding.effect == "restrict_routes":
+            involved.append(finding.rule_id)
+            routes = set(action.routes)
+            allowed = routes if allowed is None else allowed & routes
+            order = order or list(action.routes)
+        elif finding.effect == "switch_model":
+            involved.append(finding.rule_id)
+            if hard and hard != action.target_model:
+                broken = "rules switch to different models"
+            hard = hard or action.target_model
+        elif finding.effect == "reroute" and action.target_model not in prefer:
+            prefer.append(action.target_model)
+    if not involved and not prefer:
+        return
+    if not broken and allowed is not None and (not allowed or (hard and hard not in allowed)):
+        broken = "rules leave no model that all of them allow"
+    if broken:
+        names = tuple(dict.fromkeys(involved))
+        conflicts.append(Conflict(names, f"Blocked: {broken}."))
+        ruling.decision = "block"
+        ruling.rule_id = names[0]
+        ruling.message = (
+            f"No route: {broken} ({', '.join(names)}). Split the request, or ask the operator to reconcile the rules."
+        )
+        return
+    route = Route(None if allowed is None else tuple(one for one in order if one in allowed), hard)
+    permitted = [one for one in prefer if (allowed is None or one in allowed) and (not hard or one == hard)]
+    if len(permitted) != len(prefer):
+        conflicts.append(
+            Conflict(tuple(dict.fromkeys(involved)), "A preferred model is outside the allowed routes; ignored.")
+        )
+    route.prefer = tuple(permitted)
+    ruling.route = route
+    if run.gate == "reply":
+        target = run.turn.target
+        met = (allowed is None or target in allowed) and (not hard or target == hard)
+        if not met and not run.turn.released:
+            ruling.reask = True
+        elif not met or (permitted and target not in permitted):
+            ruling.binds_next = True
+
+
+def _changes(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> None:
+    """What mediation will do: tools taken away, parameters clamped, text changed; and what is sent aside."""
+    stripped: dict[str, None] = {}
+    withheld: dict[str, None] = {}
+    limits: dict[str, dict[str, Any]] = {}
+    transforms: list[Finding] = []
+    reminders: dict[str, None] = {}
+    alerts: list[Finding] = []
+    surface = run.observed.surface
+    for finding in effective:
+        effect = finding.effect
+        if effect == "strip_tools":
+            if finding.kind == "allowed_tools":
+                stripped.update(dict.fromkeys(one["raw_name"] for one in finding.evidence["blocked_tools"]))
+                withheld.update(dict.fromkeys(finding.evidence["withheld_server_tools"]))
+            elif finding.action.strip:
+                for fact in surface.facts:
+                    if any(still_fits(matcher, fact, inner=True) is not False for matcher in finding.action.strip):
+                        stripped[fact.raw_name] = None
+            else:
+                stripped.update(dict.fromkeys(run.facts[index].raw_name for index in finding.facts))
+        elif effect == "set_controls":
+            for index in finding.facts:
+                raw = run.facts[index].raw_name
+                tool = surface.by_name.get(raw)
+                if tool is not None and tool.hosted is not None:
+                    current = limits.setdefault(raw, dict(tool.controls or {}))
+                    for key, limit in finding.action.controls.items():
+                        clamped = clamp(key, current.get(key), limit)
+                        if clamped == []:
+                            stripped[raw] = None  # an empty list often means "no limit" to a provider
+                        current[key] = clamped
+        elif effect == "transform":
+            transforms.append(finding)
+        elif effect == "inject_reminder":
+            reminders[finding.action.text] = None
+        elif effect == "alert_async":
+            alerts.append(finding)
+    ruling.stripped = tuple(stripped)
+    ruling.withheld_server_tools = tuple(withheld)
+    ruling.controls = {raw: controls for raw, controls in limits.items() if raw not in stripped}
+    ruling.transforms = tuple(transforms)
+    ruling.reminders = tuple(reminders)
+    ruling.alerts = tuple(alerts)
+
+
+def clamp(key: str, current: Any, limit: Any) -> Any:
+    """The stricter of what a caller set and what a rule allows."""
+    if isinstance(limit, bool):
+        return limit
+    if isinstance(limit, (int, float)):
+        ok = isinstance(current, (int, float)) and not isinstance(current, bool)
+        return min(cast("float", current), limit) if ok else limit
+    wanted = cast("list[Any]", list(limit))
+    if not isinstance(current, (list, tuple)):
+        return wanted
+    given = list(cast("Sequence[Any]", current))
+    if key.startswith(("blocked", "excluded", "denied", "disallowed")):
+        return [*given, *(one for one in wanted if one not in given)]
+    return [one for one in given if one in wanted]
+
+
+_CALL_STATUS: Final[Mapping[str, CallStatus]] = {
+    "block": "block",
+    "deny_call": "deny_call",
+    "require_approval": "require_approval",
+}
+
+
+def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[CallRuling, ...]:
+    """Per call (or per result) the strongest finding about it; a blocked gate blocks them all."""
+    by_fact: dict[int, list[Finding]] = {}
+    for finding in effective:
+        if finding.effect in _CALL_STATUS:
+            for index in finding.facts:
+                by_fact.setdefault(index, []).append(finding)
+    calls: list[CallRuling] = []
+    wanted = "assistant_tool_call" if run.gate == "reply" else "tool_result"
+    for index, fact in enumerate(run.observed.facts):
+        if fact.source != wanted:
+            continue
+        found = by_fact.get(index)
+        status: CallStatus = "allow"
+        message, rules = "", ()
+        if found:
+            status = _CALL_STATUS[found[0].effect]
+            message = explain(run, found[0])
+            rules = tuple(dict.fromkeys(one.rule_id for one in found))
+        if ruling.decision == "block" and status != "block":
+            status = "block"
+        item = run.turn.items[fact.item]
+        provider_id = item.id if isinstance(item, CallItem) else fact.tool_call_id
+        calls.append(CallRuling(fact.item, fact.tool_call_id, provider_id, fact.raw_name, status, message, rules))
+    return tuple(calls)
+
+
+def _name(fact: ToolFact) -> str:
+    return f"{fact.namespace}.{fact.name}"
+
+
+def _tools(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for finding in findings:
+        for blocked in finding.evidence.get("blocked_tools", ()):
+            names[f"{blocked['namespace']}.{blocked['name']}"] = None
+        for index in finding.facts:
+            names[_name(run.facts[index])] = None
+    return tuple(names)
+
+
+def explain(run: Run, finding: Finding) -> str:
+    """What a person, or the model, can do about a refusal. The rule's own message comes first."""
+    problems = finding.evidence.get("problems")
+    details = f" Problems: {'; '.join(problems)}." if problems else ""
+    if finding.message:
+        return finding.message + details
+    tools = ", ".join(_tools(run, [finding]))
+    what = f"Tool {tools}" if tools else "This request" if run.gate == "request" else "This answer"
+    rule = f"rule '{finding.rule_id}'"
+    count, threshold = finding.evidence.get("observed_count"), finding.evidence.get("threshold")
+    if finding.effect == "require_approval":
+        return f"{what} needs an operator's approval ({rule}). Ask for it, then send the same request again."
+    if problems:
+        return f"{what} has arguments or output that do not fit ({rule}).{details} Correct them and try again."
+    if "dimension" in finding.evidence:
+        used, limit = finding.evidence["used"], finding.evidence["limit"]
+        return (
+            f"The budget of {finding.evidence['dimension']} is used up: {used:g} of {limit:g} ({rule}). "
+            "Wait for it to renew, or ask the operator for more."
+        )
+    if count is not None:
+        return f"{what} was seen {count} times, the limit is {threshold} ({rule}). Do something else, or ask the operator to raise the limit."
+    if finding.kind == "allowed_tools":
+        return f"{what} is not on the list of allowed tools ({rule}). Leave it out, or ask the operator to list it."
+    if finding.effect == "deny_call":
+        return f"{what} is not allowed here ({rule}). Use another tool, or ask the operator for an exception."
+    return f"{what} was blocked by {rule}. Change what it asks for, or ask the operator for an exception."

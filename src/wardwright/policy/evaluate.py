@@ -1,0 +1,986 @@
+"""Facts against rules: what each gate's facts mean under one plan, as findings and as changes to registers.
+
+Invariants (tests cite the numbers):
+ E1. Equal inputs, equal findings and changes. Nothing here reads a clock, a random source or the outside.
+ E2. Every finding names a rule.
+ E3. A rule that raises is a finding with effect `block`, by name; the others are judged as if it had not been there.
+ E4. Counting does not depend on state: a state-scoped rule counts everything it matches and acts only in its states.
+ E5. A repeated fact is judged again and counted never.
+ E6. A sequence starts after the event that started it has been judged, and never with a call that was refused.
+ E7. Transitions of a fact take effect for the next fact, also when the fact was refused; of several for one machine the highest
+     priority wins, then the first declared.
+ E8. A rule in observe mode finds and counts, and changes nothing else.
+ E9. Work per fact depends on the rules that can match it, not on how much the scope has seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from wardwright.catalog import compile_glob, fold
+from wardwright.facts import ToolFact, tool_context
+from wardwright.history import EMPTY_SCOPE, Observed, RegisterKey, Registers, RegisterValue, ScopeState, scope_key
+from wardwright.policy.compile import (
+    AFTER,
+    CALLS,
+    HISTORY,
+    LOOP,
+    SCHEMA,
+    SELECT,
+    THEN,
+    UNTIL,
+    Candidates,
+    ModelPlan,
+    Op,
+    RuleSet,
+    TextSet,
+)
+from wardwright.policy.matching import fits
+from wardwright.policy.rules import (
+    ActionName,
+    AllowedTools,
+    ArgumentSchema,
+    Budget,
+    Finding,
+    HistoryThreshold,
+    LoopThreshold,
+    Rule,
+    StructuredOutput,
+    ToolSequence,
+)
+from wardwright.policy.states import enter, holding, successor
+from wardwright.policy.windows import Position, count, push, within
+from wardwright.wire.schema import check_text
+from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn
+
+MAX_KEYS: Final = 256
+"""Different keys a loop counts per scope. The rest share one counter: overflow errs towards denying."""
+BUCKETS: Final = 8
+"""A budget's window is kept in this many parts; it forgets late rather than early."""
+RESERVATION_MS: Final = 600_000
+"""How long a request may hold what it set aside without a reply."""
+MAX_RESERVATIONS: Final = 64
+
+ONCE: Final[frozenset[ActionName]] = frozenset({"alert_async", "annotate"})
+"""Actions taken once per crossing of a threshold; and for new text only."""
+REFUSING: Final[frozenset[str]] = frozenset({"block", "deny_call", "require_approval"})
+TRIPPED: Final = "!"
+OVERFLOW: Final = "*"
+META: Final = "@"
+BOUND: Final[RegisterKey] = ("bind", "")
+
+
+class ScopeRun:
+    """One scope while a gate is judged: the loaded state under the changes so far."""
+
+    __slots__ = ("changes", "event", "key", "kind", "registers", "state", "turn")
+
+    def __init__(self, kind: str, key: str, state: ScopeState) -> None:
+        self.kind = kind
+        self.key = key
+        self.state = state
+        self.registers = state.registers
+        self.turn = state.head.turn
+        self.event = state.head.event
+        self.changes: dict[RegisterKey, RegisterValue | None] = {}
+
+    def get(self, key: RegisterKey) -> RegisterValue | None:
+        changes = self.changes
+        if changes and key in changes:
+            return changes[key]
+        return self.registers.get(key)
+
+    def put(self, key: RegisterKey, value: RegisterValue | None) -> None:
+        self.changes[key] = value
+
+
+class Run:
+    """One gate being judged. Made by `gateway.govern`, read by `arbitrate`, thrown away."""
+
+    __slots__ = (
+        "active",
+        "attached",
+        "conditional",
+        "considered",
+        "facts",
+        "findings",
+        "gate",
+        "history_hits",
+        "moves",
+        "notes",
+        "now",
+        "observed",
+        "offset",
+        "offsets",
+        "plan",
+        "refused",
+        "scopes",
+        "secret",
+        "session",
+        "settling",
+        "text_hits",
+        "turn",
+    )
+
+    def __init__(self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int) -> None:
+        self.plan = plan
+        self.turn = turn
+        self.gate: Gate = turn.gate
+        self.observed = observed
+        self.now = now
+        self.secret = registers.key
+        self.scopes: dict[str, ScopeRun] = {}
+        for kind in plan.scopes:
+            key = scope_key(kind, turn.caller)
+            self.scopes[kind] = ScopeRun(kind, key, registers.scopes.get(key, EMPTY_SCOPE))
+        self.session = self.scopes["session_id"]
+        self.findings: list[Finding] = []
+        self.notes: list[str] = observed.notes
+        self.considered: list[tuple[str, ...]] = []
+        self.attached: list[str] = []
+        self.active: list[RuleSet] = [plan.rules]
+        self.moves: list[tuple[int, int, Rule, int]] = []
+        self.settling: list[tuple[int, ToolSequence | Budget]] = []
+        self.conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None]] = []
+        """Changes that hold only if their call passes: (fact, scope, register, value before)."""
+        self.refused: set[int] = set()
+        self.history_hits: dict[str, list[int]] = {}
+        self.text_hits: tuple[str, ...] = ()
+        self.offset = 1 if observed.surface_changed else 0
+        self.offsets: list[int] = []
+        offset = self.offset
+        for fact in observed.facts:
+            if not fact.repeat:
+                offset += 1
+                fact.ordinal = self.session.event + offset
+            self.offsets.append(offset)
+        self.facts: tuple[ToolFact, ...] = ()
+
+    # where we are
+
+    def at(self, scope: ScopeRun, index: int) -> Position:
+        """Position of a fact in a scope; a negative index is the end of the gate."""
+        offset = (
+            self.offsets[index] if 0 <= index < len(self.offsets) else self.offsets[-1] if self.offsets else self.offset
+        )
+        return Position(scope.turn, scope.event + offset, self.now)
+
+    def state(self, machine_id: str, index: int) -> str:
+        machine = self.plan.machines[machine_id]
+        scope = self.scopes[machine.scope]
+        value = scope.get((f"state:{machine_id}", ""))
+        if value is None:
+            return machine.initial_state
+        return holding(machine, value, self.at(scope, index)).state
+
+    # findings
+
+    def act(
+        self,
+        rule: Rule,
+        index: int,
+        evidence: Mapping[str, Any] | None = None,
+        effect: ActionName | None = None,
+        bound: bool = False,
+    ) -> bool:
+        """One finding, if the rule's states hold and no exception lifts it. Whether it has effect."""
+        if rule.state_scope and not bound and self.state(rule.machine, index) not in rule.state_scope:
+            return False
+        action = rule.action
+        name: str = effect or action.name
+        call_id = ""
+        key = ""
+        fact: ToolFact | None = None
+        if 0 <= index < len(self.observed.facts):
+            fact = self.observed.facts[index]
+            if self.gate != "request":
+                call_id = fact.tool_call_id
+                if name == "deny_call" and fact.source == "provider_event":
+                    name = "block"  # it already ran: only the whole reply can be refused
+        lifted = ""
+        if rule.exceptions:
+            lifted = self.exempt(rule, index)
+        if name == "require_approval":
+            key = self.approval_key(rule, fact)
+            if not lifted and key in self.turn.approvals:
+                lifted = "approval"
+        enforced = rule.mode == "enforce"
+        self.findings.append(
+            Finding(
+                rule.id,
+                rule.kind,
+                action,
+                name,
+                rule.message,
+                rule.priority,
+                rule.order,
+                () if index < 0 else (index,),
+                call_id,
+                evidence or {},
+                enforced,
+                lifted,
+                "",
+                key,
+                rule.bundle,
+            )
+        )
+        if not enforced or lifted == "exception":
+            return False
+        if action.transition_to:
+            self.moves.append((-rule.priority, rule.order, rule, index))
+        if action.bundle and action.bundle not in self.attached:
+            self.attached.append(action.bundle)
+        if lifted:
+            return False
+        if name in REFUSING and index >= 0:
+            self.refused.add(index)
+        return True
+
+    def fail(self, rule: Rule, index: int, error: Exception) -> None:
+        """E3: a rule that raised."""
+        call_id = ""
+        if self.gate != "request" and 0 <= index < len(self.observed.facts):
+            call_id = self.observed.facts[index].tool_call_id
+        self.findings.append(
+            Finding(
+                rule.id,
+                rule.kind,
+                rule.action,
+                "block",
+                f"Rule '{rule.id}' failed, so nothing passes. Ask the operator to look at it.",
+                rule.priority,
+                rule.order,
+                () if index < 0 else (index,),
+                call_id,
+                {},
+                rule.mode == "enforce",
+                "",
+                f"{type(error).__name__}: {error}",
+                "",
+                rule.bundle,
+            )
+        )
+        if rule.mode == "enforce" and index >= 0:
+            self.refused.add(index)
+
+    def exempt(self, rule: Rule, index: int) -> str:
+        fact = self.facts[index] if 0 <= index < len(self.facts) else None
+        caller = self.turn.caller
+        for exemption in rule.exceptions:
+            if self.now >= exemption.expires_at_ms:
+                continue
+            if exemption.tool is not None and (fact is None or not fits(exemption.tool, fact, False)):
+                continue
+            if all(getattr(caller, name) == value for name, value in exemption.caller.items()):
+                return "exception"
+        return ""
+
+    def approval_key(self, rule: Rule, fact: ToolFact | None) -> str:
+        """What an approval is bound to: rule, session, tool, arguments and plan; without a fact, the request itself."""
+        parts = [rule.id, rule.key, self.session.key, self.plan.plan_hash]
+        if fact is None:
+            parts.append(self.observed.transcript_digest)
+        else:
+            parts.extend((fact.namespace, fact.name, fact.arguments_digest, fact.result_digest))
+        return hashlib.blake2b("\x1f".join(parts).encode(), key=self.secret, digest_size=16).hexdigest()
+
+    # settling
+
+    def settle(self, index: int) -> None:
+        """After a fact was judged: its transitions, then what it ends and starts if it was not refused (E6, E7)."""
+        if self.moves:
+            self.move()
+        if self.settling:
+            if index not in self.refused:
+                deferred = self.gate == "reply" and 0 <= index < len(self.observed.facts)
+                for role, rule in self.settling:
+                    self.mark(role, rule, index, deferred)
+            self.settling.clear()
+
+    def mark(self, role: int, rule: ToolSequence | Budget, index: int, deferred: bool) -> None:
+        scope = self.scopes[rule.scope]
+        if isinstance(rule, Budget):
+            key: RegisterKey = (rule.key, "calls")
+            value = spend(scope.get(key), rule, 1, self.now)
+        elif role == AFTER:
+            key, value = (rule.key, ""), tuple(self.at(scope, index))
+        elif rule.then is not None:
+            key, value = (rule.key, ""), None
+            if scope.get(key) is None:
+                return
+        else:
+            self.leave(rule, index, deferred)
+            return
+        if deferred:
+            self.conditional.append((index, scope, key, scope.get(key)))
+        scope.put(key, value)
+
+    def leave(self, rule: ToolSequence, index: int, deferred: bool = False) -> None:
+        """Ends a state that this very rule entered."""
+        machine = self.plan.machines[rule.machine]
+        scope = self.scopes[machine.scope]
+        key: RegisterKey = (f"state:{machine.id}", "")
+        value = scope.get(key)
+        if value is None:
+            return
+        at = self.at(scope, index)
+        now = holding(machine, value, at)
+        if now.by == rule.key:
+            if deferred:
+                self.conditional.append((index, scope, key, value))
+            self.enter(machine.id, successor(machine, now.state), index, None)
+
+    def move(self) -> None:
+        taken: dict[str, tuple[Rule, int]] = {}
+        for _, _, rule, index in sorted(self.moves, key=lambda move: move[:2]):
+            first = taken.setdefault(rule.machine, (rule, index))[0]
+            if first.action.transition_to != rule.action.transition_to:
+                self.notes.append(f"transition_conflict:{first.id},{rule.id}")
+        self.moves.clear()
+        for machine_id, (rule, index) in taken.items():
+            self.enter(machine_id, rule.action.transition_to, index, rule)
+
+    def enter(self, machine_id: str, state: str, index: int, rule: Rule | None) -> None:
+        machine = self.plan.machines[machine_id]
+        scope = self.scopes[machine.scope]
+        at = self.at(scope, index)
+        key: RegisterKey = (f"state:{machine_id}", "")
+        before = holding(machine, scope.get(key), at)
+        sequence = rule if isinstance(rule, ToolSequence) and rule.then is None else None
+        window = None if sequence is None else sequence.window
+        clean = sequence is not None and sequence.until is not None and sequence.until.clean_turn
+        scope.put(key, enter(machine, state, at, window, "" if rule is None else rule.key, clean))
+        ended = (state, before.state) if before.lapsed else (state,)
+        for ruleset in (self.plan.rules, *self.plan.bundles.values()):
+            for name in ended:
+                for waiting in ruleset.until_states.get((machine_id, name), ()):
+                    owner = self.scopes[waiting.scope]
+                    if owner.get((waiting.key, "")) is not None:
+                        owner.put((waiting.key, ""), None)
+
+
+def evaluate(run: Run) -> None:
+    """Judges everything at this gate. Findings and changes are left on `run`."""
+    observed = run.observed
+    gate = run.gate
+    run.facts = (*observed.facts, *_surface(observed)) if gate == "request" else tuple(observed.facts)
+    if gate == "reply":
+        for name in run.session.state.head.bundles:
+            if name in run.plan.bundles:
+                run.attached.append(name)
+                run.active.append(run.plan.bundles[name])
+    judged = tuple(run.active)
+    _judge(run, judged)
+    fresh = [run.plan.bundles[name] for name in run.attached if run.plan.bundles[name] not in judged]
+    if fresh:
+        run.active.extend(fresh)
+        _judge(run, fresh)
+    if gate == "reply":
+        _unwind(run)
+
+
+def _surface(observed: Observed) -> Sequence[ToolFact]:
+    if not observed.changed:
+        return observed.surface.facts
+    changed = {fact.raw_name: fact for fact in observed.changed}
+    return [changed.get(fact.raw_name, fact) for fact in observed.surface.facts]
+
+
+def _unwind(run: Run) -> None:
+    """E6: what a call changed on condition is taken back when it, or the whole reply, was refused."""
+    if not run.conditional:
+        return
+    blocked = any(
+        finding.effect in ("block", "require_approval") and finding.enforced and not finding.lifted
+        for finding in run.findings
+    )
+    for index, scope, key, before in reversed(run.conditional):
+        if blocked or index in run.refused:
+            scope.put(key, before)
+
+
+def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
+    gate, observed = run.gate, run.observed
+    if gate == "request":
+        for rules in rulesets:
+            if rules is run.plan.rules:
+                _bound(run, rules)
+            _texts(run, rules)
+            _declared(run, rules)
+            for rule in rules.sticky:
+                if "request" in rule.gates:
+                    _guarded(run, rule, -1, _tripped)
+    elif gate == "reply":
+        for rules in rulesets:
+            if rules.reply_texts:
+                _reply_texts(run, rules)
+    if run.moves:
+        run.move()
+    facts = observed.facts
+    user_turns = observed.user_turns
+    clearing = [rule for rules in rulesets for rule in rules.user_turns] if user_turns else []
+    next_turn = 0
+    allowed = [rule for rules in rulesets for rule in rules.allowed]
+    considered = run.considered
+    for index, fact in enumerate(facts):
+        if clearing:
+            while next_turn < len(user_turns) and user_turns[next_turn] <= index:
+                _user_turn(run, clearing, index)
+                next_turn += 1
+        for rules in rulesets:
+            found = rules.candidates(gate, fact)
+            considered.append(found.ids)
+            for op in found.ops:
+                rule = op.rule
+                try:
+                    if op.test is None or op.test(fact):
+                        role = op.role
+                        if role == SELECT:
+                            run.act(rule, index)
+                        else:
+                            _ROLES[role](run, op, index, fact)
+                except Exception as error:  # noqa: BLE001
+                    # INVARIANT: E3, a rule that raises blocks, by name.
+                    run.fail(rule, index, error)
+        if gate == "reply" and allowed and fact.phase != "result_interpretation":
+            for rule in allowed:
+                _guarded(run, rule, index, _allowed_call)
+        if run.moves or run.settling:
+            run.settle(index)
+    if clearing:
+        while next_turn < len(user_turns):
+            _user_turn(run, clearing, -1)
+            next_turn += 1
+    for rules in rulesets:
+        if gate == "request":
+            for rule in rules.allowed:
+                _guarded(run, rule, -1, _allowed_surface)
+        if gate != "result":
+            for rule in rules.thresholds:
+                _guarded(run, rule, -1, _threshold)
+        for rule in rules.budgets:
+            _guarded(run, rule, -1, _budget)
+        if gate == "reply":
+            for rule in rules.outputs:
+                _guarded(run, rule, -1, _output)
+    if run.moves:
+        run.move()
+
+
+def _guarded(run: Run, rule: Rule, index: int, judge: Any) -> None:
+    try:
+        judge(run, rule, index)
+    except Exception as error:  # noqa: BLE001
+        # INVARIANT: E3, a rule that raises blocks, by name.
+        run.fail(rule, index, error)
+
+
+def _user_turn(run: Run, rules: Sequence[ToolSequence], index: int) -> None:
+    for rule in rules:
+        if rule.then is None:
+            run.leave(rule, index)
+        else:
+            scope = run.scopes[rule.scope]
+            if scope.get((rule.key, "")) is not None:
+                scope.put((rule.key, ""), None)
+
+
+# text
+
+
+def _readable(item: Any) -> tuple[str, str]:
+    if isinstance(item, TextItem):
+        return item.role, item.text
+    if isinstance(item, ResultItem):
+        return "tool", item.content
+    if isinstance(item, CallItem):
+        return "assistant", item.arguments
+    return "tool", getattr(item, "content", "") or getattr(item, "arguments", "")
+
+
+def _texts(run: Run, rules: RuleSet) -> None:
+    """Text rules at the request: hits of the unchanged prefix are remembered, the rest is scanned."""
+    if not rules.request_texts:
+        return
+    head, observed = run.session.state.head, run.observed
+    main = rules is run.plan.rules
+    known = observed.known if main and head.text_rules == rules.text_hash else 0
+    old = set(head.text_hits) if known else set[str]()
+    items = run.turn.items[known:] if known else run.turn.items
+    texts = [_readable(item) for item in items]
+    hits: set[str] = set()
+    for one in rules.request_texts:
+        for rule in _search(run, one, texts):
+            hits.add(rule.key)
+            if rule.action.name in ONCE or rule.action.name == "transition":
+                if not observed.retry:
+                    _guarded(run, rule, -1, _plain)
+            elif rule.key not in old:
+                _guarded(run, rule, -1, _plain)
+        for rule in one.rules:
+            if rule.key in old and rule.action.name not in ONCE and rule.action.name != "transition":
+                _guarded(run, rule, -1, _plain)
+    if main:
+        run.text_hits = tuple(sorted(hits | old))
+
+
+def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> list[Any]:
+    roles = one.roles
+    try:
+        found = one.patterns.search_all(text for role, text in texts if role in roles)
+    except Exception as error:  # noqa: BLE001
+        # INVARIANT: E3, a search that fails blocks, naming every rule it was for.
+        for rule in one.rules:
+            run.fail(rule, -1, error)
+        return []
+    return [one.rules[index] for index in sorted(found)]
+
+
+def _reply_texts(run: Run, rules: RuleSet) -> None:
+    texts = [("assistant", item.text) for item in run.turn.items if isinstance(item, TextItem)]
+    for one in rules.reply_texts:
+        for rule in _search(run, one, texts):
+            _guarded(run, rule, -1, _plain)
+
+
+def _plain(run: Run, rule: Rule, index: int) -> None:
+    run.act(rule, index)
+
+
+# declared tools and allow-lists
+
+
+def _declared(run: Run, rules: RuleSet) -> None:
+    observed = run.observed
+    surface = observed.surface
+    first = len(observed.facts)
+    if observed.changed:
+        pairs = [
+            (first + number, fact, rules.candidates("request", fact)) for number, fact in enumerate(run.facts[first:])
+        ]
+    else:
+        memo = surface.judged.get("ops")
+        if memo is None or memo[0] is not rules:
+            found = [(number, fact, rules.candidates("request", fact)) for number, fact in enumerate(surface.facts)]
+            memo = (rules, [entry for entry in found if entry[2].ops])
+            surface.judged["ops"] = memo
+        known = cast("list[tuple[int, ToolFact, Candidates]]", memo[1])
+        if not known:
+            return
+        pairs = [(first + number, fact, candidates) for number, fact, candidates in known]
+    for index, fact, candidates in pairs:
+        for op in candidates.ops:
+            try:
+                if op.test is None or op.test(fact):
+                    if op.role == SELECT:
+                        run.act(op.rule, index)
+                    elif observed.surface_changed and op.role in (AFTER, UNTIL):
+                        _ROLES[op.role](run, op, index, fact)
+            except Exception as error:  # noqa: BLE001
+                # INVARIANT: E3, a rule that raises blocks, by name.
+                run.fail(op.rule, index, error)
+        if run.moves or run.settling:
+            run.settle(index)
+
+
+def listed(rule: AllowedTools, fact: ToolFact) -> bool:
+    """Whether an allow-list names this tool."""
+    namespace, name = fold(fact.namespace), fold(fact.name)
+    for tool in rule.allowed:
+        if (
+            (not tool.namespace or compile_glob(tool.namespace)(namespace))
+            and compile_glob(tool.name)(name)
+            and (not tool.risk_class or tool.risk_class == fact.risk_class)
+        ):
+            return True
+    return False
+
+
+def _unlisted(run: Run, rule: AllowedTools) -> list[ToolFact]:
+    """Declared tools that the list does not name; memoised with the surface."""
+    judged = run.observed.surface.judged
+    memo = judged.get(rule.id)
+    if memo is None or memo[0] is not rule:
+        memo = (rule, [fact for fact in run.observed.surface.facts if not listed(rule, fact)])
+        judged[rule.id] = memo
+    return memo[1]
+
+
+def phase_covers(phases: tuple[str, ...], phase: str) -> bool:
+    return phase in phases or phase == "unknown" or (phase == "argument_repair" and "planning" in phases)
+
+
+def _evidence(run: Run, rule: AllowedTools, blocked: Sequence[ToolFact]) -> dict[str, Any]:
+    return {
+        "allowed_tools": [
+            {"namespace": tool.namespace, "name": tool.name, "risk_class": tool.risk_class} for tool in rule.allowed
+        ],
+        "blocked_tools": [
+            {"namespace": fact.namespace, "name": fact.name, "raw_name": fact.raw_name} for fact in blocked
+        ],
+        "allowed_tool_phase": list(rule.phases),
+        "state_scope": list(rule.state_scope),
+        "tool_context": tool_context(run.facts, run.observed.phase),
+    }
+
+
+def _allowed_surface(run: Run, rule: AllowedTools, _index: int) -> None:
+    observed = run.observed
+    phase = observed.phase
+    repair = bool(observed.repairing) and "argument_repair" in rule.phases
+    if not phase_covers(rule.phases, phase) and not repair:
+        return
+    blocked = list(_unlisted(run, rule))
+    if rule.surface == "block":
+        primary = [fact for fact in observed.facts if fact.source == "tool_choice"]
+        events = [fact for fact in observed.facts if fact.source not in ("tool_choice", "inferred")]
+        if events and phase_covers(rule.phases, events[-1].phase):
+            primary.append(events[-1])
+        blocked.extend(fact for fact in primary if not listed(rule, fact))
+        if blocked:
+            run.act(rule, -1, _evidence(run, rule, blocked), "block")
+    elif rule.surface == "filter":
+        withheld = [name for name in sorted(run.turn.server_tools) if not _server_listed(run, rule, name)]
+        if blocked or withheld:
+            evidence = _evidence(run, rule, blocked)
+            evidence["withheld_server_tools"] = withheld
+            run.act(rule, -1, evidence, "strip_tools")
+
+
+def _server_listed(run: Run, rule: AllowedTools, raw_name: str) -> bool:
+    identity = run.plan.catalog.resolve(raw_name)
+    fact = ToolFact(identity.namespace, identity.name, raw_name, identity.risk_class, "planning", "declared_tool")
+    return listed(rule, fact)
+
+
+def _allowed_call(run: Run, rule: AllowedTools, index: int) -> None:
+    fact = run.observed.facts[index]
+    phase = run.session.state.head.phase
+    if not phase_covers(rule.phases, phase) and not (
+        fact.phase == "argument_repair" and "argument_repair" in rule.phases
+    ):
+        return
+    if not listed(rule, fact):
+        run.act(rule, index, _evidence(run, rule, [fact]), "block" if rule.surface == "block" else "deny_call")
+
+
+# counting
+
+
+def _loop_key(rule: LoopThreshold, fact: ToolFact) -> str:
+    tool = f"{fold(fact.namespace)}\x1f{fold(fact.name)}"
+    if rule.equal == "tool":
+        return tool
+    if rule.equal == "tool+arguments":
+        return f"{tool}\x1f{fact.arguments_digest}"
+    return f"{tool}\x1f{fact.arguments_digest}\x1f{fact.result_digest}"
+
+
+def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
+    rule = cast("LoopThreshold", op.rule)
+    scope = run.scopes[rule.scope]
+    key: RegisterKey = (rule.key, _loop_key(rule, fact))
+    at = run.at(scope, index)
+    value = scope.get(key)
+    if value is None:
+        meta = scope.get((rule.key, META))
+        if meta is not None and cast("int", meta[1]) >= MAX_KEYS:
+            key = (rule.key, OVERFLOW)
+            value = scope.get(key)
+        elif not fact.repeat:
+            head = scope.state.head
+            since = head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
+            scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], cast("int", meta[1]) + 1))
+    before = count(value, rule.window, at)
+    total = before
+    if not fact.repeat:
+        value = push(value, rule.window, rule.threshold, at)
+        scope.put(key, value)
+        total = count(value, rule.window, at)
+    if total < rule.threshold:
+        return
+    if rule.action.name in ONCE and before >= rule.threshold:
+        return
+    if op.acts:
+        meta = scope.get((rule.key, META))
+        run.act(
+            rule,
+            index,
+            {
+                "observed_count": total,
+                "threshold": rule.threshold,
+                "scope": rule.scope,
+                "equal": rule.equal,
+                "counting_since_ms": None if meta is None else meta[0],
+            },
+        )
+    if rule.action.name not in ONCE and not fact.repeat:
+        scope.put((rule.key, TRIPPED), (total, *at))
+
+
+def _bound(run: Run, rules: RuleSet) -> None:
+    """Routes that the last reply asked for when it was too late to ask again."""
+    for rule_id in run.session.get(BOUND) or ():
+        rule = rules.by_id.get(cast("str", rule_id))
+        if rule is not None and rule not in rules.sticky and "request" in rule.gates:
+            run.act(rule, -1, {"bound_by": "previous reply"}, bound=True)
+
+
+def _tripped(run: Run, rule: LoopThreshold, index: int) -> None:
+    """A loop that chose a route keeps choosing it while its count stands."""
+    scope = run.scopes[rule.scope]
+    value = scope.get((rule.key, TRIPPED))
+    if value is None:
+        return
+    start = Position(*cast("tuple[int, int, int]", value[1:4]))
+    if within(rule.window, start, run.at(scope, -1)):
+        run.act(rule, index, {"observed_count": value[0], "threshold": rule.threshold, "scope": rule.scope})
+
+
+def _history(run: Run, op: Op, index: int, fact: ToolFact) -> None:
+    rule = cast("HistoryThreshold", op.rule)
+    if not fact.repeat:
+        scope = run.scopes[rule.scope]
+        key: RegisterKey = (rule.key, "")
+        scope.put(key, push(scope.get(key), rule.window, rule.threshold, run.at(scope, index)))
+    run.history_hits.setdefault(rule.id, []).append(index)
+
+
+def _threshold(run: Run, rule: HistoryThreshold, _index: int) -> None:
+    if run.gate not in rule.gates:
+        return
+    scope = run.scopes[rule.scope]
+    key: RegisterKey = (rule.key, "")
+    at = run.at(scope, -1)
+    total = count(scope.get(key), rule.window, at)
+    if total < rule.threshold:
+        return
+    evidence = {"observed_count": total, "threshold": rule.threshold, "scope": rule.scope}
+    hits = run.history_hits.get(rule.id, [])
+    if rule.action.name in ONCE:
+        start = Position(scope.turn, scope.event, run.now)
+        if count(scope.registers.get(key), rule.window, start) < rule.threshold:
+            run.act(rule, -1, evidence)
+    elif rule.action.name == "deny_call":
+        for hit in hits:
+            run.act(rule, hit, evidence)
+    else:
+        run.act(rule, -1, evidence)
+
+
+# sequences
+
+
+def _after(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
+    rule = cast("ToolSequence", op.rule)
+    if rule.then is None:
+        if op.acts:
+            run.act(rule, index)
+    else:
+        run.settling.append((AFTER, rule))
+
+
+def _until(run: Run, op: Op, _index: int, _fact: ToolFact) -> None:
+    run.settling.append((UNTIL, cast("ToolSequence", op.rule)))
+
+
+def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
+    rule = cast("ToolSequence", op.rule)
+    if not op.acts:
+        return
+    scope = run.scopes[rule.scope]
+    value = scope.get((rule.key, ""))
+    if value is None:
+        return
+    start = Position(*cast("tuple[int, int, int]", value))
+    at = run.at(scope, index)
+    if not within(rule.window, start, at):
+        return
+    until = rule.until
+    if until is not None:
+        if until.clean_turn and at.turn - start.turn > 1:
+            return
+        if until.state and _lapsed_into(run, rule, index, start):
+            return
+    run.act(
+        rule,
+        index,
+        {
+            "after": {"turn": start.turn, "event": start.event, "ms": start.ms},
+            "distance": {"turns": at.turn - start.turn, "events": at.event - start.event, "ms": at.ms - start.ms},
+            "scope": rule.scope,
+        },
+    )
+
+
+def _lapsed_into(run: Run, rule: ToolSequence, index: int, start: Position) -> bool:
+    """The machine came into the clearing state by itself, after the start."""
+    machine = run.plan.machines[rule.machine]
+    scope = run.scopes[machine.scope]
+    value = scope.get((f"state:{machine.id}", ""))
+    if value is None or rule.until is None:
+        return False
+    now = holding(machine, value, run.at(scope, index))
+    return now.lapsed and now.state == rule.until.state and now.since.ms >= start.ms
+
+
+# arguments, budgets, output
+
+
+def _schema(run: Run, op: Op, index: int, fact: ToolFact) -> None:
+    rule = cast("ArgumentSchema", op.rule)
+    schema: Any = rule.schema
+    if schema is None:
+        if fact.raw_name not in run.observed.surface.by_name:
+            if not run.observed.surface.by_name:
+                return
+            problems = [f"$: tool '{fact.raw_name}' was not declared"]
+            run.act(rule, index, {"problems": problems})
+            return
+        schema = True if fact.schema is None else fact.schema
+    problems = check_text(fact.arguments or "", schema)
+    if problems:
+        fact.invalid_arguments = True
+        run.act(rule, index, {"problems": problems})
+
+
+def spent(value: RegisterValue | None, rule: Budget, now: int) -> float:
+    """What a budget has used in its window."""
+    if value is None:
+        return 0.0
+    if rule.window is None or rule.window.ms is None:
+        return cast("float", value[0])
+    bucket = now // max(1, rule.window.ms // BUCKETS)
+    first = cast("int", value[0])
+    numbers = cast("tuple[float, ...]", value[1:])
+    return sum(amount for offset, amount in enumerate(numbers) if bucket - (first + offset) <= BUCKETS)
+
+
+def spend(value: RegisterValue | None, rule: Budget, amount: float, now: int) -> RegisterValue:
+    """The register after using `amount` more."""
+    if rule.window is None or rule.window.ms is None:
+        return (amount + (0 if value is None else cast("float", value[0])),)
+    bucket = now // max(1, rule.window.ms // BUCKETS)
+    kept: dict[int, float] = {bucket: amount}
+    if value is not None:
+        first = cast("int", value[0])
+        for offset, number in enumerate(cast("tuple[float, ...]", value[1:])):
+            if bucket - (first + offset) <= BUCKETS:
+                kept[first + offset] = kept.get(first + offset, 0) + number
+    low, high = min(kept), max(kept)
+    return (low, *(kept.get(one, 0) for one in range(low, high + 1)))
+
+
+def _calls(run: Run, op: Op, index: int, fact: ToolFact) -> None:
+    rule = cast("Budget", op.rule)
+    if fact.repeat and run.gate != "reply":
+        return
+    scope = run.scopes[rule.scope]
+    used = spent(scope.get((rule.key, "calls")), rule, run.now)
+    if used + 1 > rule.limits["calls"] and op.acts and run.gate == "reply":
+        run.act(rule, index, {"dimension": "calls", "used": used, "limit": rule.limits["calls"], "scope": rule.scope})
+    run.settling.append((CALLS, rule))
+
+
+def reserved(value: RegisterValue | None, session: str, now: int) -> float:
+    """What other sessions have set aside and not settled."""
+    total = 0.0
+    flat = value or ()
+    for index in range(0, len(flat), 3):
+        if flat[index] != session and now - cast("int", flat[index + 2]) <= RESERVATION_MS:
+            total += cast("float", flat[index + 1])
+    return total
+
+
+def reserve(value: RegisterValue | None, session: str, amount: float, now: int) -> RegisterValue | None:
+    """The register with this session's reservation replaced by `amount`; 0 takes it back."""
+    flat = value or ()
+    kept: list[Any] = []
+    for index in range(0, len(flat), 3):
+        if flat[index] != session and now - cast("int", flat[index + 2]) <= RESERVATION_MS:
+            kept.extend(flat[index : index + 3])
+    if amount:
+        if len(kept) >= 3 * MAX_RESERVATIONS:
+            # Too many at once: the oldest is kept under the newest name and lives longer. Errs towards denying.
+            kept[1] += amount
+            kept[2] = now
+        else:
+            kept.extend((session, amount, now))
+    return tuple(kept) or None
+
+
+def _budget(run: Run, rule: Budget, _index: int) -> None:
+    scope = run.scopes[rule.scope]
+    if run.gate == "request":
+        for dimension, limit in rule.limits.items():
+            if dimension == "calls":
+                continue
+            used = spent(scope.get((rule.key, dimension)), rule, run.now)
+            wanted = rule.reserve.get(dimension, 0.0)
+            held = reserved(scope.get((rule.key, f"reserve:{dimension}")), run.session.key, run.now) if wanted else 0.0
+            if used >= limit or used + held + wanted > limit:
+                run.act(
+                    rule,
+                    -1,
+                    {"dimension": dimension, "used": used, "reserved": held, "limit": limit, "scope": rule.scope},
+                )
+        return
+    usage = run.turn.usage
+    for dimension in rule.limits:
+        amount = 0.0
+        if dimension == "seconds":
+            amount = run.turn.elapsed_ms / 1000
+        elif usage is not None and run.gate == "reply" and dimension == "tokens":
+            amount = float(usage.input_tokens + usage.output_tokens)
+        elif usage is not None and run.gate == "reply" and dimension == "price":
+            amount = usage.price
+        if dimension == "calls":
+            continue
+        if amount:
+            key: RegisterKey = (rule.key, dimension)
+            scope.put(key, spend(scope.get(key), rule, amount, run.now))
+        if run.gate == "reply" and rule.reserve.get(dimension):
+            held_key: RegisterKey = (rule.key, f"reserve:{dimension}")
+            value = scope.get(held_key)
+            if value is not None:
+                scope.put(held_key, reserve(value, run.session.key, 0, run.now))
+
+
+def set_aside(run: Run) -> None:
+    """The reservations of a request that passes."""
+    for rules in run.active:
+        for rule in rules.budgets:
+            scope = run.scopes[rule.scope]
+            for dimension, amount in rule.reserve.items():
+                key: RegisterKey = (rule.key, f"reserve:{dimension}")
+                scope.put(key, reserve(scope.get(key), run.session.key, amount, run.now))
+
+
+def _output(run: Run, rule: StructuredOutput, _index: int) -> None:
+    schema: Any = rule.schema if rule.schema is not None else run.turn.response_format
+    if schema is None:
+        return
+    text = "".join(item.text for item in run.turn.items if isinstance(item, TextItem))
+    if not text.strip() and any(isinstance(item, CallItem) for item in run.turn.items):
+        return
+    problems = check_text(text, schema) if text.strip() else ["$: the answer is empty"]
+    if problems:
+        run.act(rule, -1, {"problems": problems})
+
+
+def _select(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
+    run.act(op.rule, index)
+
+
+_ROLES: Final = {
+    SELECT: _select,
+    LOOP: _loop,
+    AFTER: _after,
+    THEN: _then,
+    UNTIL: _until,
+    SCHEMA: _schema,
+    CALLS: _calls,
+    HISTORY: _history,
+}

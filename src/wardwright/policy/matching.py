@@ -1,0 +1,162 @@
+"""Whether a fact fits a matcher: yes, no, or cannot be said.
+
+All given keys must fit; within a key any value does. Doubt (an unknown phase, an unreadable argument) is neither yes nor no; the
+rule's action decides: for a denying action doubt is a match, for every other it is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from wardwright.catalog import compile_glob, fold
+from wardwright.facts import ToolFact
+from wardwright.policy.rules import Matcher
+
+Verdict: TypeAlias = bool | None
+"""None: cannot be said."""
+
+DEFAULT_SOURCES: Final[frozenset[str]] = frozenset(
+    {"assistant_tool_call", "tool_choice", "tool_result", "provider_event", "caller_metadata"}
+)
+"""What a matcher without `source` looks at. Declared tools and conclusions of our own must be asked for."""
+
+WITHOUT_ARGUMENTS: Final[frozenset[str]] = frozenset({"declared_tool", "tool_choice", "inferred"})
+"""Events that have no arguments yet: the call itself will be judged."""
+
+UNREADABLE: Final = object()
+
+
+def both(left: Verdict, right: Verdict) -> Verdict:
+    if left is False or right is False:
+        return False
+    return None if left is None or right is None else True
+
+
+def negate(verdict: Verdict) -> Verdict:
+    return None if verdict is None else not verdict
+
+
+def phase_fits(phases: tuple[str, ...], fact: ToolFact) -> Verdict:
+    """argument_repair is part of planning; an unknown phase could be any."""
+    phase = fact.phase
+    if phase in phases:
+        return True
+    if phase == "unknown":
+        return None
+    return phase == "argument_repair" and "planning" in phases and fact.source != "inferred"
+
+
+def source_fits(matcher: Matcher, fact: ToolFact) -> bool:
+    if matcher.source:
+        return fact.source in matcher.source
+    if fact.source == "inferred":
+        return bool(matcher.mark) or (fact.phase == "argument_repair" and "argument_repair" in matcher.phase)
+    if fact.source == "declared_tool":
+        return "definition_changed" in matcher.mark
+    return fact.source in DEFAULT_SOURCES
+
+
+def still_fits(matcher: Matcher, fact: ToolFact, *, inner: bool = False) -> Verdict:
+    """Every key but the arguments."""
+    if not inner and not source_fits(matcher, fact):
+        return False
+    if inner and matcher.source and fact.source not in matcher.source:
+        return False
+    if matcher.namespace:
+        namespace = fold(fact.namespace)
+        if not any(compile_glob(glob)(namespace) for glob in matcher.namespace):
+            return False
+    if matcher.name:
+        name = fold(fact.name)
+        if not any(compile_glob(glob)(name) for glob in matcher.name):
+            return False
+    if matcher.risk_class and fact.risk_class not in matcher.risk_class:
+        return False
+    if matcher.result_status and fact.result_status not in matcher.result_status:
+        return False
+    if matcher.confidence and fact.confidence not in matcher.confidence:
+        return False
+    if matcher.execution_location and fact.execution_location not in matcher.execution_location:
+        return False
+    if matcher.trust and fact.trust not in matcher.trust:
+        return False
+    if matcher.mark and not any(mark in matcher.mark for mark in fact.marks):
+        return False
+    verdict: Verdict = phase_fits(matcher.phase, fact) if matcher.phase else True
+    negated = matcher.negated
+    if verdict is not False and negated is not None and not negated.arguments:
+        verdict = both(verdict, negate(still_fits(negated, fact, inner=True)))
+    return verdict
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _no_constants(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def arguments_of(fact: ToolFact) -> Any:
+    """The parsed arguments, or UNREADABLE: not JSON, or a key twice, where the tool might read the other one."""
+    if fact.parsed is None:
+        if fact.arguments is None:
+            return UNREADABLE
+        try:
+            text = fact.arguments
+            fact.parsed = (
+                json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants) if text.strip() else {}
+            )
+        except (ValueError, RecursionError):
+            fact.parsed = UNREADABLE
+    return fact.parsed
+
+
+def arguments_fit(matcher: Matcher, fact: ToolFact) -> Verdict:
+    """The argument keys, and a negation that has some."""
+    verdict: Verdict = True
+    if matcher.arguments:
+        if fact.source in WITHOUT_ARGUMENTS:
+            return False
+        value = arguments_of(fact)
+        if value is UNREADABLE:
+            verdict = None
+        else:
+            for predicate in matcher.arguments:
+                verdict = both(verdict, predicate.test(value))
+                if verdict is False:
+                    return False
+    negated = matcher.negated
+    if negated is not None and negated.arguments:
+        inner = both(still_fits(negated, fact, inner=True), arguments_fit(negated, fact))
+        verdict = both(verdict, negate(inner))
+    return verdict
+
+
+def reads_arguments(matcher: Matcher) -> bool:
+    return bool(matcher.arguments) or (matcher.negated is not None and bool(matcher.negated.arguments))
+
+
+def fits(matcher: Matcher, fact: ToolFact, denying: bool) -> bool:
+    """The whole matcher, doubt settled."""
+    verdict = still_fits(matcher, fact)
+    if verdict is not False and reads_arguments(matcher):
+        verdict = both(verdict, arguments_fit(matcher, fact))
+    return denying if verdict is None else verdict
+
+
+def argument_test(matcher: Matcher, still: Verdict, denying: bool) -> Callable[[ToolFact], bool] | None:
+    """What is left to test per fact when `still_fits` gave `still`; None when nothing is."""
+    if not reads_arguments(matcher):
+        return None
+
+    def test(fact: ToolFact) -> bool:
+        verdict = both(still, arguments_fit(matcher, fact))
+        return denying if verdict is None else verdict
+
+    return test
