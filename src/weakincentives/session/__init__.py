@@ -5,7 +5,7 @@ from __future__ import annotations
 from .dispatcher import EventBus
 from .events import Compensated, TransactionRolledBack
 from .registers import Registers
-from .session import Session, SessionSnapshot, SessionTransaction, Slice
+from .session import Attachable, Session, SessionSnapshot, SessionTransaction, Slice
 from .slices import (
     Append,
     Clear,
@@ -22,9 +22,11 @@ from .slices import (
     replace_latest,
     upsert_by,
 )
+from .storage import SessionLog
 
 __all__ = [
     "Append",
+    "Attachable",
     "Clear",
     "Compensated",
     "EventBus",
@@ -34,6 +36,7 @@ __all__ = [
     "Registers",
     "Replace",
     "Session",
+    "SessionLog",
     "SessionSnapshot",
     "SessionTransaction",
     "Slice",

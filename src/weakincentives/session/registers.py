@@ -39,9 +39,9 @@ class Registers:
             return answer
 
     def clear(self) -> None:
+        """Forget everything; `keep` is not asked: the reset of a durable session says it in its own record."""
         with self._mutex:
-            for key in list(self._values):
-                self.update(key, lambda _: (None, None))
+            self._values.clear()
 
     def copy(self) -> dict[str, Any]:
         with self._mutex:
