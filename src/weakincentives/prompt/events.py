@@ -50,7 +50,7 @@ class RunContext:
     span_id: str = ""
 
 
-@log_slice
+@log_slice(key=lambda event: event.call_id)
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ToolInvoked:

@@ -84,6 +84,10 @@ class PlacedPolicy:
         context.policy_place = self.place
         return self._check(tool.name if self._wants_name else tool, params, context=context)
 
+    @property
+    def listens(self) -> bool:
+        return self._on_result is not None
+
     def on_result(self, tool: Any, params: object, result: ToolResult[Any], context: ToolContext) -> object:
         if self._on_result is None:
             return None

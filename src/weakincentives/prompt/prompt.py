@@ -84,6 +84,7 @@ class _Layout:
             refuse_non_tool(tool, "extra_tools")
             self._add(ToolBinding(tool, self.prompt_policies, ()), (), "extra_tools")
         self.all_policies = (*(policy for placed in own.values() for policy in placed), *self.prompt_policies)
+        self.listeners = tuple(policy for policy in self.all_policies if policy.listens)
         if len({policy.place for policy in self.all_policies}) < len(self.all_policies):
             raise PromptValidationError("Two policies have the same place. Give them different names.")
         self.openers = _openers(self.folds)
@@ -259,6 +260,11 @@ class Prompt(Generic[OutputT]):
     def resources(self) -> PromptResources:
         """The prompt's resources: `with prompt.resources:` keeps them open, `get` opens them too."""
         return self._resources
+
+    @property
+    def listeners(self) -> tuple[PlacedPolicy, ...]:
+        """Those of all policies that want to hear of successful calls."""
+        return (self._plan or self._checked()).layout.listeners
 
     @property
     def all_policies(self) -> tuple[PlacedPolicy, ...]:

@@ -34,42 +34,28 @@ _runner: list[Runner] = []
 class ToolContext:
     """The surroundings of one tool call. Made per call by the pipeline, or by hand in a test."""
 
-    __slots__ = (
-        "_budget_tracker",
-        "_filesystem",
-        "_idempotency_key",
-        "_resources",
-        "_scope",
-        "_tool_name",
-        "adapter",
-        "call_id",
-        "deadline",
-        "heartbeat",
-        "policy_place",
-        "prompt",
-        "rendered_prompt",
-        "run_context",
-        "session",
-        "shared_resources",
-    )
-
     session: Session
     """The session; what is written through it belongs to this call."""
-    prompt: Any
+    prompt: Any = None
     """The prompt being evaluated, or None."""
-    rendered_prompt: Any
+    rendered_prompt: Any = None
     """What the model was shown, or None."""
-    adapter: Any
+    adapter: Any = None
     """The adapter that runs the evaluation, or None."""
-    deadline: Deadline | None
-    heartbeat: Heartbeat | None
-    run_context: RunContext | None
-    call_id: str
+    deadline: Deadline | None = None
+    heartbeat: Heartbeat | None = None
+    run_context: RunContext | None = None
+    call_id: str = ""
     """The provider's id of this call, or one we made; unique in its session."""
     shared_resources: Any
     """The resources that outlive this call; nested calls begin their own scope from them."""
-    policy_place: str
+    policy_place: str = ""
     """Where the policy that is being asked stands in the prompt; its key in the session."""
+    _filesystem: Filesystem | None = None
+    _budget_tracker: BudgetTracker | None = None
+    _scope: Scope | None = None
+    _tool_name = ""
+    _idempotency_key = ""
 
     def __init__(
         self,
@@ -98,10 +84,6 @@ class ToolContext:
         self._budget_tracker = budget_tracker
         self.shared_resources = opened(resources if resources is not None else getattr(prompt, "resources", None))
         self._resources = self.shared_resources
-        self._scope: Scope | None = None
-        self._tool_name = ""
-        self._idempotency_key = ""
-        self.policy_place = ""
 
     @classmethod
     def for_call(cls, run: Any, tool_name: str, call_id: str, resources: Any, scope: Scope) -> ToolContext:
@@ -109,20 +91,19 @@ class ToolContext:
         context = object.__new__(cls)
         context.session = run.session.bound(scope)
         context.prompt = run.prompt
-        context.rendered_prompt = run.rendered_prompt
-        context.adapter = run.adapter
-        context.deadline = run.deadline
-        context.heartbeat = run.heartbeat
-        context.run_context = run.run_context
         context.call_id = call_id
         context.shared_resources = run.resources
-        context.policy_place = ""
-        context._filesystem = run.filesystem
-        context._budget_tracker = run.budget_tracker
         context._resources = resources
         context._scope = scope
         context._tool_name = tool_name
-        context._idempotency_key = ""
+        if run.surrounded:
+            context.rendered_prompt = run.rendered_prompt
+            context.adapter = run.adapter
+            context.deadline = run.deadline
+            context.heartbeat = run.heartbeat
+            context.run_context = run.run_context
+            context._filesystem = run.filesystem
+            context._budget_tracker = run.budget_tracker
         return context
 
     @property
@@ -149,7 +130,7 @@ class ToolContext:
         """The bound Filesystem, or None."""
         if self._filesystem is not None:
             return self._filesystem
-        return self._resources.get_optional(cast("type[Filesystem]", Filesystem))
+        return self._resources.get_optional(Filesystem)
 
     @property
     def budget_tracker(self) -> BudgetTracker | None:

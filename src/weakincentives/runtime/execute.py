@@ -134,46 +134,27 @@ def _hush(task: asyncio.Future[Any]) -> None:
 class Run:
     """What all calls of one evaluation share."""
 
-    __slots__ = (
-        "adapter",
-        "budget_tracker",
-        "deadline",
-        "filesystem",
-        "heartbeat",
-        "outer",
-        "prompt",
-        "rendered_prompt",
-        "resources",
-        "run_context",
-        "session",
-    )
+    adapter: Any = None
+    rendered_prompt: Any = None
+    deadline: Deadline | None = None
+    budget_tracker: BudgetTracker | None = None
+    heartbeat: Heartbeat | None = None
+    run_context: RunContext | None = None
+    filesystem: Any = None
+    outer: Scope | None = None
+    """The call that these are part of, when they come from its context."""
 
-    def __init__(
-        self,
-        prompt: Any,
-        session: Session,
-        *,
-        resources: Any = None,
-        adapter: Any = None,
-        rendered_prompt: Any = None,
-        deadline: Deadline | None = None,
-        budget_tracker: BudgetTracker | None = None,
-        heartbeat: Heartbeat | None = None,
-        run_context: RunContext | None = None,
-        filesystem: Any = None,
-        outer: Scope | None = None,
-    ) -> None:
+    def __init__(self, prompt: Any, session: Session, resources: Any = None, **surroundings: Any) -> None:
         self.prompt = prompt
         self.session = session
         self.resources = tool_context.opened(resources if resources is not None else getattr(prompt, "resources", None))
-        self.adapter = adapter
-        self.rendered_prompt = rendered_prompt
-        self.deadline = deadline
-        self.budget_tracker = budget_tracker
-        self.heartbeat = heartbeat
-        self.run_context = run_context
-        self.filesystem = filesystem
-        self.outer = outer
+        self.surrounded = bool(surroundings)
+        for name, value in surroundings.items():
+            if name not in _SURROUNDINGS:
+                raise TypeError(
+                    f"execute_tool has no parameter '{name}'; there are: {', '.join(sorted(_SURROUNDINGS))}"
+                )
+            setattr(self, name, value)
         core = session._core
         if prompt is not None and core.prompt is not prompt:
             prompt.install(session)
@@ -197,47 +178,31 @@ class Run:
         )
 
 
+_SURROUNDINGS = frozenset(Run.__annotations__)
+
+
 class _Attempt:
     """One call on its way through the pipeline."""
 
-    __slots__ = (
-        "approval_id",
-        "began_at",
-        "call",
-        "call_id",
-        "changes",
-        "core",
-        "denied_by",
-        "event",
-        "outcome",
-        "params",
-        "result",
-        "retryable",
-        "run",
-        "started",
-        "text",
-        "tool",
-    )
+    tool: Tool[Any, Any] | None = None
+    params: Any = UNPARSED
+    result: ToolResult[Any] | None = None
+    text = ""
+    outcome: Outcome = "failed"
+    retryable = False
+    changes = NO_CHANGES
+    denied_by = ""
+    approval_id = ""
+    event: ToolInvoked | None = None
 
     def __init__(self, call: ToolCall, run: Run) -> None:
         core = run.session._core
-        clock = core.clock
         self.call = call
         self.run = run
         self.core: Core = core
         self.call_id = call.call_id or f"call-{next(core.calls)}"
-        self.began_at = clock.now()
-        self.started = clock.monotonic()
-        self.tool: Tool[Any, Any] | None = None
-        self.params: Any = UNPARSED
-        self.result: ToolResult[Any] | None = None
-        self.text = ""
-        self.outcome: Outcome = "failed"
-        self.retryable = False
-        self.changes = NO_CHANGES
-        self.denied_by = ""
-        self.approval_id = ""
-        self.event: ToolInvoked | None = None
+        self.began_at = core.clock.now()
+        self.started = core.clock.monotonic()
 
     def fail(self, outcome: Outcome, message: str, *, retryable: bool = True) -> None:
         self.outcome = outcome
@@ -503,7 +468,7 @@ async def _approve_result(
         if result.value is not None and type(result.value) in core.reducers:
             core.reduce(result.value, context.session.scope)
         prompt = attempt.run.prompt
-        for policy in prompt.all_policies if prompt is not None else ():
+        for policy in prompt.listeners if prompt is not None else ():
             doing = policy.name
             told = policy.on_result(tool, attempt.params, result, context)
             if told is not None and _awaits(told):
@@ -528,8 +493,9 @@ def _commit(attempt: _Attempt, scope: Scope, context: ToolContext) -> None:
     if scope.touched:
         attempt.changes = _changes(scope)
     if tool.compensate is not None and scope.nested:
-        scope.compensations.append(partial(_compensate, attempt, context))
-    scope.call_ids.append(attempt.call_id)
+        scope.compensations = (*scope.compensations, partial(_compensate, attempt, context))
+    if scope.nested:
+        scope.call_ids = (*scope.call_ids, attempt.call_id)
     event = attempt.describe()
     storage = core.storage
     try:

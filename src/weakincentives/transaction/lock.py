@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..errors import WouldDeadlockError
@@ -23,7 +23,7 @@ class Owner(Protocol):
     @property
     def nested(self) -> bool: ...
 
-    waits: list[WriterLock]
+    waits: Sequence[WriterLock]
     """The locks that parts of this call wait for at the moment."""
 
 
@@ -61,7 +61,7 @@ class WriterLock:
             self._abandon(waiter)
             raise
         finally:
-            owner.waits.remove(self)
+            owner.waits = [lock for lock in owner.waits if lock is not self]
         return waiter.fresh
 
     async def acquire_async(self, owner: Owner, *, shared: bool) -> bool:
@@ -80,7 +80,7 @@ class WriterLock:
             self._abandon(waiter)
             raise
         finally:
-            owner.waits.remove(self)
+            owner.waits = [lock for lock in owner.waits if lock is not self]
         return waiter.fresh
 
     def release(self, owner: Owner) -> None:
@@ -110,7 +110,7 @@ class WriterLock:
                 return False
             self._refuse_deadlock(waiter)
             self._queue.append(waiter)
-            waiter.owner.waits.append(self)
+            waiter.owner.waits = [*waiter.owner.waits, self]
             return True
 
     def _grant(self) -> None:

@@ -237,50 +237,38 @@ class Store(Generic[R]):
 class Scope:
     """One transaction of one logical call. Made by the pipeline or a `transaction()` block; ends exactly once."""
 
-    __slots__ = (
-        "_after",
-        "_applying",
-        "_branches",
-        "_decided",
-        "_doomed",
-        "_ended",
-        "_enders",
-        "_held",
-        "_mutex",
-        "_overlays",
-        "_siblings",
-        "_txn_id",
-        "_unobserve",
-        "call_ids",
-        "compensations",
-        "parent",
-        "readonly",
-        "top",
-        "touched",
-        "waits",
-    )
+    # WHY NOT slots: most calls never need most of these, and a class attribute costs nothing to make.
+    _applying = False
+    _decided = False
+    _doomed = ""
+    _ended = False
+    _has_branches = False
+    _siblings: WriterLock | None = None
+    _txn_id = ""
+    _after: Sequence[Callable[[], None]] = ()
+    _enders: Sequence[Callable[[], None]] = ()
+    _unobserve: Sequence[Callable[[], None]] = ()
+    waits: Sequence[WriterLock] = ()
+    """The locks that parts of this call wait for at the moment."""
+    call_ids: Sequence[str] = ()
+    """The tool calls that succeeded inside."""
+    compensations: Sequence[Callable[[], None]] = ()
+    """How to undo the external effects of those calls."""
 
     def __init__(self, parent: Scope | None = None, *, readonly: bool = False) -> None:
         self.parent = parent
-        self.top: Scope = self if parent is None else parent.top
-        self.readonly = readonly or (parent is not None and parent.readonly)
+        if parent is None:
+            self.top: Scope = self
+            self.readonly = readonly
+        else:
+            self.top = parent.top
+            self.readonly = readonly or parent.readonly
         self.touched: dict[tuple[str, str], None] = {}
-        self.call_ids: list[str] = []
-        self.compensations: list[Callable[[], None]] = []
         self._mutex = threading.RLock()
-        self._ended = False
-        self._applying = False
-        self._doomed = ""
-        self._decided = False
         self._overlays: dict[Store[Any], Overlay[Any]] = {}
-        self._branches: dict[int, tuple[object, Branch]] = {}
-        self._after: list[Callable[[], None]] = []
-        self._enders: list[Callable[[], None]] = []
-        self._unobserve: list[Callable[[], None]] = []
-        self._held: list[tuple[WriterLock, Scope]] = []
-        self.waits: list[WriterLock] = []
-        self._siblings: WriterLock | None = None
-        self._txn_id = ""
+        self._undoes: dict[int, tuple[Any, Branch | None, object]] = {}
+        """Resource, its branch or None, and else its snapshot; in the order they joined."""
+        self._held: dict[WriterLock, Scope] = {}
 
     # -- who runs when ---------------------------------------------------------------------------------------------
 
@@ -289,23 +277,23 @@ class Scope:
         # Noted before it is taken: an interrupt in between must not leave a lock behind. Releasing twice is harmless.
         if self.parent is not None:
             siblings = self._sibling_lock
-            self._held.append((siblings, self))
+            self._held[siblings] = self
             siblings.acquire(self, shared=shared)
-        self.top._held.append((lock, self.top))
+        self.top._held[lock] = self.top
         lock.acquire(self.top, shared=shared and self.parent is None)
 
     async def enter_async(self, lock: WriterLock, *, shared: bool = False) -> None:
         if self.parent is not None:
             siblings = self._sibling_lock
-            self._held.append((siblings, self))
+            self._held[siblings] = self
             await siblings.acquire_async(self, shared=shared)
-        self.top._held.append((lock, self.top))
+        self.top._held[lock] = self.top
         await lock.acquire_async(self.top, shared=shared and self.parent is None)
 
     def leave(self) -> None:
         """Give back the turn. A session entered by a nested call stays with the outermost one until that ends."""
-        held, self._held = self._held, []
-        for lock, owner in reversed(held):
+        held, self._held = self._held, {}
+        for lock, owner in held.items():
             lock.release(owner)
 
     @property
@@ -371,24 +359,27 @@ class Scope:
         for view in resources:
             for resource in view.built:
                 self.join(resource)
-            self._unobserve.append(view.observe(self.join))
+            self._unobserve = (*self._unobserve, view.observe(self.join))
 
-    def join(self, resource: object) -> None:
+    def join(self, resource: Any) -> None:
         """Make the scope able to undo what happens to `resource` from now on, if it can be undone."""
         kind = _kinds.get(type(resource))
         if kind is None:
             kind = _kinds[type(resource)] = _kind_of(type(resource))
-        if kind and id(resource) not in self._branches:
-            branch: Branch = _SnapshotBranch(resource) if kind == 1 else _ParticipantBranch(resource, self)  # pyright: ignore[reportArgumentType]
-            self.enlist(resource, branch)
+        if kind and id(resource) not in self._undoes:
+            if kind == 1:
+                self._undoes[id(resource)] = (resource, None, resource.snapshot())
+            else:
+                self.enlist(resource, _ParticipantBranch(resource, self))
 
     def enlist(self, resource: object, branch: Branch) -> None:
         """Add a branch for a resource that has none yet here."""
         with self._mutex:
-            self._branches.setdefault(id(resource), (resource, branch))
+            self._undoes.setdefault(id(resource), (resource, branch, None))
+            self._has_branches = True
 
     def branch_of(self, resource: object) -> Branch | None:
-        entry = self._branches.get(id(resource))
+        entry = self._undoes.get(id(resource))
         return None if entry is None else entry[1]
 
     def touch(self, kind: str, key: str) -> None:
@@ -397,13 +388,13 @@ class Scope:
 
     def after_commit(self, fn: Callable[[], None]) -> None:
         """Run `fn` once the outermost transaction has committed and let go of its locks; never after a rollback."""
-        self._after.append(fn)
+        self._after = (*self._after, fn)
 
     def on_end(self, fn: Callable[[], None]) -> None:
         """Run `fn` when this scope ends either way, before anything is restored (kill a process, close a pipe)."""
         with self._mutex:
             if not self._ended:
-                self._enders.append(fn)
+                self._enders = (*self._enders, fn)
                 return
         fn()
 
@@ -441,7 +432,7 @@ class Scope:
                 raise TransactionError(self._doomed)
             if self.parent is not None:
                 self._merge(self.parent)
-            elif self._overlays or self._branches:
+            elif self._overlays or self._has_branches:
                 self._publish()
             else:
                 self._decided = True
@@ -469,8 +460,8 @@ class Scope:
             if self._ended and not self._doomed:
                 raise TransactionError(f"Cannot {verb}: this transaction has already ended.")
             self._ended = True
-            enders, self._enders = self._enders, []
-            unobserve, self._unobserve = self._unobserve, []
+            enders, self._enders = self._enders, ()
+            unobserve, self._unobserve = self._unobserve, ()
         if not unobserve and not enders:
             return
         for fn in (*unobserve, *enders):
@@ -482,25 +473,30 @@ class Scope:
     def _undo(self) -> None:
         self._overlays = {}
         self.touched = {}
-        self._after = []
+        self._after = ()
         causes: list[Exception] = []
-        for resource, branch in reversed(self._branches.values()):
+        for resource, branch, taken in reversed(self._undoes.values()):
             try:
-                branch.rollback()
+                if branch is None:
+                    resource.restore(taken)
+                else:
+                    branch.rollback()
             except Exception as error:  # noqa: BLE001  INVARIANT 4: a failing restore never stops the others
                 error.add_note(f"while restoring {type(resource).__qualname__}")
                 causes.append(error)
-        self._branches = {}
+        self._undoes = {}
         if causes:
             raise RollbackError(
                 "Restoring after a failed tool call did not succeed; the session refuses further writes", causes
             )
 
     def _publish(self) -> None:
-        for _, branch in self._branches.values():
-            branch.prepare(self)
-        for _, branch in self._branches.values():
-            branch.settle()
+        if self._has_branches:
+            branches = [branch for _, branch, _ in self._undoes.values() if branch is not None]
+            for branch in branches:
+                branch.prepare(self)
+            for branch in branches:
+                branch.settle()
         stores = sorted(self._overlays, key=_by_serial) if len(self._overlays) > 1 else list(self._overlays)
         locked: list[Store[Any]] = []
         try:
@@ -528,11 +524,12 @@ class Scope:
 
     def _finish(self) -> None:
         """Let go of what only an undecided scope needs."""
-        branches, self._branches = self._branches, {}
+        undoes, self._undoes = self._undoes, {}
         self._overlays = {}
-        if self.parent is None:
-            for _, branch in branches.values():
-                branch.commit()
+        if self._has_branches and self.parent is None:
+            for _, branch, _ in undoes.values():
+                if branch is not None:
+                    branch.commit()
 
     def _merge(self, parent: Scope) -> None:
         with parent._mutex:
@@ -546,18 +543,21 @@ class Scope:
                 outer.root = root
                 outer.ops.extend(self._overlays[store].ops)
                 parent._overlays[store] = outer
-            for _, branch in self._branches.values():
-                branch.merge(parent)
+            for resource, branch, taken in self._undoes.values():
+                if branch is None:
+                    parent._undoes.setdefault(id(resource), (resource, None, taken))
+                else:
+                    branch.merge(parent)
             parent.touched.update(self.touched)
-            parent.call_ids.extend(self.call_ids)
-            parent.compensations.extend(self.compensations)
-            parent._after.extend(self._after)
-            self._after = []
+            parent.call_ids = (*parent.call_ids, *self.call_ids)
+            parent.compensations = (*parent.compensations, *self.compensations)
+            parent._after = (*parent._after, *self._after)
+            self._after = ()
             self._decided = True
 
-    def delivered(self) -> list[Callable[[], None]]:
+    def delivered(self) -> Sequence[Callable[[], None]]:
         """What is to be run after the outermost commit; empties the list."""
-        after, self._after = self._after, []
+        after, self._after = self._after, ()
         return after
 
 
@@ -580,31 +580,6 @@ def _show(roots: list[tuple[Store[Any], Any]]) -> None:
 
 def _by_serial(store: Store[Any]) -> int:
     return store.serial
-
-
-class _SnapshotBranch:
-    """Puts a snapshotable resource back."""
-
-    __slots__ = ("resource", "taken")
-
-    def __init__(self, resource: Snapshotable) -> None:
-        self.resource = resource
-        self.taken = resource.snapshot()
-
-    def prepare(self, scope: Scope, /) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
-
-    def commit(self) -> None:
-        pass
-
-    def rollback(self) -> None:
-        self.resource.restore(self.taken)
-
-    def merge(self, parent: Scope, /) -> None:
-        parent.enlist(self.resource, self)
 
 
 class _ParticipantBranch:
