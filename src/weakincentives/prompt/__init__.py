@@ -1,4 +1,5 @@
 """What a model is told and may call: prompts, sections, tools and the policies that govern them."""
+
 from __future__ import annotations
 
 from .events import Changes, RunContext, ToolInvoked, ToolProgress

@@ -62,7 +62,7 @@ class ToolPolicy(Protocol):
 class PlacedPolicy:
     """A policy at its place in a prompt, with the differences between the accepted forms removed."""
 
-    __slots__ = ("_check", "_on_result", "_wants_name", "ask", "name", "place", "policy", "release")
+    __slots__ = ("ask", "checks", "listens", "name", "place", "policy", "release", "wants_name")
 
     def __init__(self, place: str, policy: Any) -> None:
         check = getattr(policy, "check", None)
@@ -73,26 +73,13 @@ class PlacedPolicy:
         self.place = place
         self.policy = policy
         name: object = getattr(policy, "name", None)
-        self.name = name if isinstance(name, str) and name else cast("type", type(policy)).__name__
-        self._check: Callable[..., object] = check
-        self._wants_name = _first_parameter(check) == "tool_name"
-        self._on_result: Callable[..., object] | None = getattr(policy, "on_result", None)
+        self.name = name if isinstance(name, str) and name else policy.__class__.__name__
+        self.checks: Callable[..., object] = check
+        self.wants_name = _first_parameter(check) == "tool_name"
+        """Whether `check` and `on_result` get the tool's name instead of the tool."""
+        self.listens: Callable[..., object] | None = getattr(policy, "on_result", None)
         self.release: Callable[..., object] | None = getattr(policy, "release", None)
         self.ask: Callable[..., object] | None = getattr(policy, "ask", None)
-
-    def check(self, tool: Any, params: object, context: ToolContext) -> object:
-        context.policy_place = self.place
-        return self._check(tool.name if self._wants_name else tool, params, context=context)
-
-    @property
-    def listens(self) -> bool:
-        return self._on_result is not None
-
-    def on_result(self, tool: Any, params: object, result: ToolResult[Any], context: ToolContext) -> object:
-        if self._on_result is None:
-            return None
-        context.policy_place = self.place
-        return self._on_result(tool.name if self._wants_name else tool, params, result, context=context)
 
     def decision(self, answer: object) -> PolicyDecision:
         """The answer of `check`, in the one form the pipeline reads; anything unknown denies."""
@@ -166,7 +153,7 @@ def _map(mapping: Mapping[Any, Any]) -> Map[Any, Any]:
 
 def _state(context: ToolContext, policy: object) -> tuple[str, PolicyState | None]:
     place = context.policy_place or type(policy).__name__
-    return place, context.session[PolicyState].get(place)
+    return place, context.session.item(PolicyState, place)
 
 
 def _remember(session: Session, place: str, tool: str, subject: str | None = None, mark: str = "") -> None:

@@ -84,7 +84,7 @@ class _Layout:
             refuse_non_tool(tool, "extra_tools")
             self._add(ToolBinding(tool, self.prompt_policies, ()), (), "extra_tools")
         self.all_policies = (*(policy for placed in own.values() for policy in placed), *self.prompt_policies)
-        self.listeners = tuple(policy for policy in self.all_policies if policy.listens)
+        self.listeners = tuple(policy for policy in self.all_policies if policy.listens is not None)
         if len({policy.place for policy in self.all_policies}) < len(self.all_policies):
             raise PromptValidationError("Two policies have the same place. Give them different names.")
         self.openers = _openers(self.folds)

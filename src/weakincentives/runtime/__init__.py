@@ -1,4 +1,5 @@
 """The runtime: one pipeline for every tool call, transactions over session and files, the sessions themselves."""
+
 from __future__ import annotations
 
 from ..prompt.events import RunContext, ToolInvoked

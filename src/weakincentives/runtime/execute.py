@@ -41,7 +41,8 @@ from ..prompt.tool_context import ToolContext
 from ..prompt.tool_result import ToolResult, text_or_awaitable
 from ..session import Compensated, Session
 from ..session.session import Core
-from ..transaction import Scope, WriterLock, current_scope
+from ..transaction import Scope, WriterLock
+from ..transaction.scope import current
 from . import workers
 from .call import UNPARSED, ToolCall, ToolOutcome
 
@@ -58,8 +59,7 @@ class Driver:
 
     def call(self, tool: Tool[Any, Any], params: object, context: ToolContext, scope: Scope) -> Any:
         handler: Any = tool.handler
-        if tool.timeout is None:
-            return handler(params, context=context)
+        assert tool.timeout is not None, "without a timeout a handler runs where the pipeline runs"
         if tool.is_async:
             return workers.wait_for(_within(tool.timeout, handler(params, context=context), scope))
         job = workers.submit(partial(handler, params, context=context))
@@ -149,16 +149,15 @@ class Run:
         self.session = session
         self.resources = tool_context.opened(resources if resources is not None else getattr(prompt, "resources", None))
         self.surrounded = bool(surroundings)
+        self.has_tracker = "budget_tracker" in surroundings or BudgetTracker in self.resources
         for name, value in surroundings.items():
             if name not in _SURROUNDINGS:
                 raise TypeError(
                     f"execute_tool has no parameter '{name}'; there are: {', '.join(sorted(_SURROUNDINGS))}"
                 )
             setattr(self, name, value)
-        core = session._core
-        if prompt is not None and core.prompt is not prompt:
+        if prompt is not None:
             prompt.install(session)
-            core.prompt = prompt
 
     @classmethod
     def of_context(cls, context: ToolContext, prompt: Any = None) -> Run:
@@ -288,7 +287,7 @@ async def pipeline(call: ToolCall, run: Run, driver: Driver) -> ToolOutcome:
 async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> None:
     """From context to record: what needs the session's turn."""
     run, tool, core = attempt.run, binding.tool, attempt.core
-    outer = current_scope() or run.outer or run.session.binding
+    outer = current.get() or run.outer or run.session.binding
     scope = Scope(outer)
     if outer is not None and outer.ended:
         raise FencedWriteError(f"Cannot call '{tool.name}': the tool call around it has ended.")
@@ -305,7 +304,7 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
             await waiting
         if core.poison is not None or core.frozen:
             core.check_open()
-        token = scope.activate()
+        token = current.set(scope)
         try:
             if await _check(attempt, binding, context, driver):
                 return
@@ -319,7 +318,7 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
             if attempt.outcome == "ok":
                 _commit(attempt, scope, context)
         finally:
-            Scope.deactivate(token)
+            current.reset(token)
     except BaseException as error:
         _interrupt(attempt, error)
         raise
@@ -340,7 +339,7 @@ async def _ask(attempt: _Attempt, binding: ToolBinding, context: ToolContext, dr
                     _release((policy,), tool, params, context)
             else:
                 context.policy_place = policy.place
-                answer = policy.ask(tool, params, context=context)
+                answer: Any = policy.ask(tool, params, context=context)
                 if _awaits(answer):
                     answer = await _settled(driver, answer)
                 decision = policy.policy.heard(answer, tool, params, context=context) or ALLOW
@@ -371,9 +370,10 @@ async def _check(attempt: _Attempt, binding: ToolBinding, context: ToolContext, 
         run = attempt.run
         if run.deadline is not None:
             run.deadline.check()
-        tracker = context.budget_tracker
-        if tracker is not None:
-            tracker.check()
+        if run.has_tracker:
+            tracker = context.budget_tracker
+            if tracker is not None:
+                tracker.check()
         allowed = True
     finally:
         if not allowed and passed:
@@ -384,7 +384,8 @@ async def _check(attempt: _Attempt, binding: ToolBinding, context: ToolContext, 
 def _judge(policy: PlacedPolicy, tool: Tool[Any, Any], params: object, context: ToolContext) -> Any:
     """Ask one policy: its decision, or an awaitable of its answer."""
     try:
-        answer = policy.check(tool, params, context)
+        context.policy_place = policy.place
+        answer = policy.checks(tool.name if policy.wants_name else tool, params, context=context)
         if answer is None or answer is ALLOW:
             return ALLOW
         return answer if _awaits(answer) else policy.decision(answer)
@@ -416,9 +417,12 @@ async def _handle(
     attempt: _Attempt, tool: Tool[Any, Any], context: ToolContext, inner: Scope, driver: Driver
 ) -> ToolResult[Any] | None:
     """Run the handler. Its result comes back if it is one; whatever else happened is in the attempt."""
-    nested = inner.activate() if inner.readonly else None
+    nested = current.set(inner) if inner.readonly else None
     try:
-        answer = driver.call(tool, attempt.params, context, inner)
+        if driver is SYNC and tool.timeout is None:
+            answer: Any = cast("Any", tool.handler)(attempt.params, context=context)
+        else:
+            answer = driver.call(tool, attempt.params, context, inner)
         if type(answer) is not ToolResult and _awaits(answer):
             answer = await _settled(driver, answer)
     except (PromptEvaluationError, VisibilityExpansionRequired, RollbackError):
@@ -432,7 +436,7 @@ async def _handle(
         return None
     finally:
         if nested is not None:
-            Scope.deactivate(nested)
+            current.reset(nested)
             inner.fence()
     if not isinstance(answer, ToolResult):
         kind = type(answer).__name__
@@ -470,7 +474,8 @@ async def _approve_result(
         prompt = attempt.run.prompt
         for policy in prompt.listeners if prompt is not None else ():
             doing = policy.name
-            told = policy.on_result(tool, attempt.params, result, context)
+            context.policy_place = policy.place
+            told = policy.listens(tool.name if policy.wants_name else tool, attempt.params, result, context=context)
             if told is not None and _awaits(told):
                 await _settled(driver, told)
     except (PromptEvaluationError, VisibilityExpansionRequired, RollbackError):
@@ -560,7 +565,7 @@ def _compensate(attempt: _Attempt, context: ToolContext) -> None:
     assert tool is not None
     assert tool.compensate is not None
     try:
-        told: object = tool.compensate(attempt.params, attempt.result, context=context)
+        told: Any = cast("Any", tool.compensate)(attempt.params, attempt.result, context=context)
         if _awaits(told):
             workers.wait_for(told)
         success, message = True, ""
@@ -668,14 +673,21 @@ def _run_of(
     context: ToolContext | None,
     surroundings: dict[str, Any],
 ) -> Run:
-    prompt = prompt if prompt is not None else (call.prompt if call is not None else None)
+    if prompt is None and call is not None:
+        prompt = call.prompt
     if context is not None:
         if session is not None or surroundings:
             raise TypeError("Pass either context or session and its surroundings, not both.")
         return Run.of_context(context, prompt)
     if session is None:
         raise TypeError("execute_tool needs session= (with prompt=), or context=.")
-    return Run(prompt, session, **surroundings)
+    if surroundings or session.binding is not None:
+        return Run(prompt, session, **surroundings)
+    # A session that is used with one prompt, as most are, needs one run for all its calls.
+    core = session._core
+    if core.run is None or core.run.prompt is not prompt:
+        core.run = Run(prompt, session)
+    return core.run
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

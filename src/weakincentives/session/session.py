@@ -124,9 +124,9 @@ class Core:
         "lost",
         "mutex",
         "poison",
-        "prompt",
         "reducers",
         "registers",
+        "run",
         "session_id",
         "state",
         "storage",
@@ -146,8 +146,8 @@ class Core:
         self.storage: Storage | None = None
         self.poison: RollbackError | None = None
         self.frozen = ""
-        self.prompt: object = None
-        """The prompt whose slices were installed last: a note, so that a call need not ask again."""
+        self.run: Any = None
+        """What the runtime prepared for the prompt this session was last used with, to be used again."""
         self.calls: Iterator[int] = itertools.count(1)
         """Numbers for calls that came without an id; none is given twice, also after a restart."""
         self.attached: dict[str, Attachable] = {}
@@ -343,6 +343,11 @@ class Session:
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("A session is not iterable; ask for a slice: session[Plan].all()")
+
+    def item(self, slice_type: type[T], key: Hashable) -> T | None:
+        """The item of a keyed slice with this key; what `session[T].get(key)` says, with less ado."""
+        items: Any = self._core.state.view(self.scope).get(slice_type)
+        return None if items is None else items.get(key)
 
     def dispatch(self, event: object) -> None:
         """Apply the event's reducers, all or none; without any, append it to the slice of its own type."""

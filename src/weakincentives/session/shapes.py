@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 _TAG = "$"
+_NESTED: frozenset[type] = frozenset({dict, list})
 _TUPLE = 0
 """Tuples are so common that they have a number of their own in every file."""
 
@@ -47,26 +48,30 @@ class Shapes:
 
     def number(self, *entry: Any) -> int:
         """The number of an entry, which is made if need be."""
-        return self._number(entry, entry)
+        number = self._ids.get(entry)
+        if number is None:
+            number = self._ids[entry] = len(self._entries)
+            self._entries.append(list(entry))
+        return number
 
     def entry(self, number: int) -> list[Any]:
         return self._entries[number]
 
     def pack(self, data: Any) -> Any:
         """Encoded data with numbers in place of what repeats."""
-        kind = cast("type[object]", type(data))
+        kind: Any = type(data)
         if kind is list:
-            return [item if type(item) is str else self.pack(item) for item in data]
+            return [self.pack(item) if type(item) in _NESTED else item for item in data]
         if kind is not dict:
             return data
         tag = data.get(_TAG)
-        if tag is None:
-            return {key: self.pack(item) for key, item in data.items()}
         if tag == "data":
             fields: dict[str, Any] = data["v"]
-            names = tuple(fields)
-            number = self._number(("data", data["t"], data["n"], names), ("data", data["t"], data["n"], names))
-            return {_TAG: [number, *(item if type(item) is str else self.pack(item) for item in fields.values())]}
+            key = ("data", data["t"], data["n"], tuple(fields))
+            number = self._ids.get(key) or self.number(*key)
+            packed = [self.pack(item) if type(item) in _NESTED else item for item in fields.values()]
+            packed.insert(0, number)
+            return {_TAG: packed}
         if tag == "tuple":
             return {_TAG: [_TUPLE, *self.pack(data["v"])]}
         if tag == "named":
@@ -75,27 +80,25 @@ class Shapes:
             return {_TAG: self.number("enum", data["t"], data["n"])}
         if tag == "type":
             return {_TAG: self.number("type", data["t"])}
-        return {key: self.pack(item) for key, item in data.items()}
+        return {key: self.pack(item) if type(item) in _NESTED else item for key, item in data.items()}
 
     def unpack(self, data: Any) -> Any:
         """What `pack` was given."""
-        kind = cast("type[object]", type(data))
+        kind: Any = type(data)
         if kind is list:
-            return [item if type(item) is str else self.unpack(item) for item in data]
+            return [self.unpack(item) if type(item) in _NESTED else item for item in data]
         if kind is not dict:
             return data
-        mark = data.get(_TAG)
-        if isinstance(mark, list):
-            number, *items = cast("list[Any]", mark)
-            return self._unpack_shape(
-                self._entries[number], [item if type(item) is str else self.unpack(item) for item in items]
-            )
+        mark: Any = data.get(_TAG)
+        if type(mark) is list:
+            items: list[Any] = [self.unpack(item) if type(item) in _NESTED else item for item in cast("list[Any]", mark)]
+            return self._unpack_shape(self._entries[items.pop(0)], items)
         if type(mark) is int:
             entry = self._entries[mark]
             return (
                 {_TAG: entry[0], "t": entry[1]} if len(entry) == 2 else {_TAG: entry[0], "t": entry[1], "n": entry[2]}
             )
-        return {key: self.unpack(item) for key, item in data.items()}
+        return {key: self.unpack(item) if type(item) in _NESTED else item for key, item in data.items()}
 
     def _unpack_shape(self, entry: list[Any], items: list[Any]) -> dict[str, Any]:
         match entry:
@@ -105,13 +108,6 @@ class Shapes:
                 return {_TAG: "named", "t": name, "v": items}
             case _:
                 return {_TAG: "tuple", "v": items}
-
-    def _number(self, key: object, entry: tuple[Any, ...]) -> int:
-        number = self._ids.get(key)
-        if number is None:
-            number = self._ids[key] = len(self._entries)
-            self._entries.append(list(entry))
-        return number
 
 
 def _key(entry: list[Any]) -> object:

@@ -361,16 +361,16 @@ class Scope:
                 self.join(resource)
             self._unobserve = (*self._unobserve, view.observe(self.join))
 
-    def join(self, resource: Any) -> None:
+    def join(self, resource: object) -> None:
         """Make the scope able to undo what happens to `resource` from now on, if it can be undone."""
         kind = _kinds.get(type(resource))
         if kind is None:
             kind = _kinds[type(resource)] = _kind_of(type(resource))
         if kind and id(resource) not in self._undoes:
             if kind == 1:
-                self._undoes[id(resource)] = (resource, None, resource.snapshot())
+                self._undoes[id(resource)] = (resource, None, cast("Snapshotable", resource).snapshot())
             else:
-                self.enlist(resource, _ParticipantBranch(resource, self))
+                self.enlist(resource, _ParticipantBranch(cast("Participant", resource), self))
 
     def enlist(self, resource: object, branch: Branch) -> None:
         """Add a branch for a resource that has none yet here."""
