@@ -22,6 +22,7 @@ from ..session import (
 )
 from .call import ToolCall, ToolOutcome
 from .execute import aexecute_tool, aexecute_tools, execute_tool, execute_tools
+from .main_loop import MainLoop, MainLoopConfig, RunFailed, RunFinished, RunStarted
 
 __all__ = [
     "Append",
@@ -29,8 +30,13 @@ __all__ = [
     "Compensated",
     "EventBus",
     "Extend",
+    "MainLoop",
+    "MainLoopConfig",
     "Replace",
     "RunContext",
+    "RunFailed",
+    "RunFinished",
+    "RunStarted",
     "Session",
     "SliceKind",
     "ToolCall",
