@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from wardwright.errors import SealedMissing, VersionConflict
 from wardwright.history import ChainLink, Delta, Head, ReceiptRow, ScopeState
 
 
@@ -39,11 +40,13 @@ class StoredReceipt:
     link: ChainLink
     cursor: int
     """Rises with every receipt of the store; what paging is by."""
+    erased_hash: str = ""
+    """Hash of the body that erasure took away (then body, tags and scope are empty); empty while the body is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptQuery:
-    """Filters are joined by *and*; several values of one name by *or*."""
+    """Filters are joined by *and*; several values of one name by *or*. `since_ms` is included, `until_ms` is not."""
 
     tags: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     since_ms: int | None = None
@@ -68,6 +71,18 @@ class Checkpoint:
     heads: tuple[ChainLink, ...]
     """Last link of every writer. Links before a checkpoint may be gone; then these stand for them."""
     signature: bytes
+    cut: bool = False
+    """True: retention removed everything up to and including these links. False: they only bear witness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one gate commits; the arguments of `Store.commit` as a value."""
+
+    delta: Delta
+    receipt: ReceiptRow | None = None
+    seal: Sequence[SealedRow] = ()
+    unseal: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,11 @@ class Store(Protocol):
         """All of it in one transaction. `unseal` names rows (scope, name) used up by this gate; SealedMissing if one is gone."""
         ...
 
+    def commit_all(self, commits: Sequence[Commit]) -> list[ChainLink | VersionConflict | SealedMissing | None]:
+        """Several gates of one tick in one transaction, each for itself: one that conflicts changes nothing and its error is
+        given back in its place, the others stand. In the order given; two on one scope conflict like two writers."""
+        ...
+
     # sealed working set
     def sealed(self, scope: str, name: str, now_ms: int) -> SealedRow:
         """The row, without using it up. SealedMissing when it expired or was used."""
@@ -125,14 +145,18 @@ class Store(Protocol):
         """Receipts of one writer in chain order, for `verify` and export."""
         ...
 
-    def heads(self) -> tuple[ChainLink, ...]: ...
+    def heads(self, before_ms: int | None = None) -> tuple[ChainLink, ...]:
+        """Last link of every writer; with `before_ms`, the last one before its chain's first receipt of that time or later:
+        where retention may cut. Writers with no such link are left out."""
+        ...
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None: ...
 
     def checkpoints(self) -> tuple[Checkpoint, ...]: ...
 
     def forget_receipts(self, before_ms: int, checkpoint: Checkpoint) -> int:
-        """Retention: removes older receipts and keeps the checkpoint, in one transaction; how many."""
+        """Retention: keeps the checkpoint (a cut at `heads(before_ms)`), then removes what it stands for, oldest first, in small
+        transactions; how many. One that was interrupted is finished by the next. ValueError when the checkpoint is no such cut."""
         ...
 
     # scopes' life
@@ -155,5 +179,9 @@ class Store(Protocol):
     def count(self, increments: Mapping[str, int]) -> None: ...
 
     def counters(self, prefix: str) -> dict[str, int]: ...
+
+    def maintain(self) -> None:
+        """Work kept off the path: indexes receipts, tidies files. A query never depends on it having run."""
+        ...
 
     def close(self) -> None: ...

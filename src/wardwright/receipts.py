@@ -1,0 +1,636 @@
+"""The receipt: everything needed to explain a ruling and to make it again, and nothing a caller wrote.
+
+`build` makes it from what was judged, `record` makes the row a store chains, `tags` is the one place that says what a filter finds,
+`explain` says it in words. Pure: ids, times and keys are given in. Empty values are left out, so an absent name means empty.
+Arguments and results are digests; their text is here only when a model's operator asked for capture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import orjson
+
+from wardwright.facts import ToolFact, stored, text_digest, tool_context
+from wardwright.history import ReceiptRow, scope_key
+from wardwright.policy.compile import ModelPlan
+from wardwright.policy.rules import AllowedTools, Finding, Matcher, Rule, Ruling
+from wardwright.wire.turn import Caller, Turn
+
+Receipt: TypeAlias = dict[str, Any]
+"""Plain JSON values. Treat as read-only once built."""
+
+Status: TypeAlias = Literal["open", "released", "blocked", "held", "failed", "unavailable", "done"]
+"""open: the request passed, no answer yet
+released: an answer reached the caller, perhaps without the calls that were denied
+blocked: policy refused it
+held: it waits for an approval
+failed: the provider failed
+unavailable: the engine or the store failed, so nothing passed
+done: an operator's action (kind `admin`)"""
+
+ToolPolicyStatus: TypeAlias = Literal[
+    "blocked", "denied", "held", "routed", "stripped", "changed", "alerted", "noted", "lifted", "observed", "passed"
+]
+"""What a tool rule did, strongest first.
+blocked, denied, held: it refused the message or the call, or asked for an approval
+routed, stripped, changed: it constrained the models, took tools away, or changed text or controls
+alerted, noted: it told somebody, or moved a state
+lifted: an approval or an exception stood against it
+observed: it would have acted, in observe mode
+passed: it looked and did not match"""
+
+_STATUS_OF: Final[Mapping[str, ToolPolicyStatus]] = {
+    "block": "blocked",
+    "deny_call": "denied",
+    "require_approval": "held",
+    "restrict_routes": "routed",
+    "switch_model": "routed",
+    "reroute": "routed",
+    "strip_tools": "stripped",
+    "transform": "changed",
+    "inject_reminder": "changed",
+    "set_controls": "changed",
+    "alert_async": "alerted",
+    "annotate": "noted",
+    "transition": "noted",
+}
+_STRENGTH: Final[tuple[ToolPolicyStatus, ...]] = (
+    "blocked",
+    "denied",
+    "held",
+    "routed",
+    "stripped",
+    "changed",
+    "alerted",
+    "noted",
+    "lifted",
+    "observed",
+    "passed",
+)
+_TEXT_KINDS: Final = frozenset({"route_gate", "request_guard", "stream_guard", "structured_output", "alert"})
+"""Kinds that read text, not tools. Every other kind is a tool rule, one that is added later too."""
+
+FILTERS: Final[tuple[str, ...]] = (
+    "tool_namespace",
+    "tool_name",
+    "tool_phase",
+    "tool_risk_class",
+    "tool_source",
+    "tool_call_id",
+    "tool_policy_status",
+    "tenant",
+    "application",
+    "agent",
+    "user",
+    "session_id",
+    "run_id",
+    "principal",
+    "model",
+    "selected_model",
+    "status",
+    "rule",
+    "kind",
+)
+"""Names that a query may filter by. Time is a range of its own."""
+
+_FACT_FILTERS: Final = (
+    ("tool_namespace", "namespace"),
+    ("tool_name", "name"),
+    ("tool_phase", "phase"),
+    ("tool_risk_class", "risk_class"),
+    ("tool_source", "source"),
+    ("tool_call_id", "tool_call_id"),
+)
+_CALLER: Final = ("tenant", "application", "agent", "user", "session_id", "run_id", "principal")
+_NEVER_REDACTED: Final = frozenset({"", "*", "id", "at_ms", "kind", "version", "caller", "caller.*", "caller.tenant"})
+
+
+@dataclass(slots=True)
+class Judged:
+    """One gate of an exchange: what came, and what was ruled."""
+
+    turn: Turn
+    ruling: Ruling
+    at_ms: int
+    elapsed_us: int = 0
+    """Time the ruling took. `govern` is pure, so its caller holds the watch, and it times the gate, not each rule."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it, as far as the gateway knows."""
+
+    status: Status
+    http_status: int = 0
+    selected_model: str = ""
+    attempts: Sequence[Mapping[str, Any]] = ()
+    """Every target tried or skipped: model, provider, status, reason, elapsed_ms."""
+    server_tools: Sequence[Mapping[str, Any]] = ()
+    """One per run: call id, name, engine, timing, digests, `receipt_metadata`. Never the result itself."""
+    mediation: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Mode, rules applied, schema hashes before and after."""
+    error: str = ""
+
+
+def receipt_id(at_ms: int, entropy: bytes) -> str:
+    """An id that sorts by time, so that a store's index of ids grows at its end. Give ten random bytes."""
+    return f"rcpt_{at_ms:012x}{entropy.hex()}"
+
+
+def rules_of(plan: ModelPlan) -> dict[str, Rule]:
+    """A model's rules by id, those of its bundles too. Costs as much as the plan is long: make it once per plan."""
+    return {rule.id: rule for rules in (plan.rules, *plan.bundles.values()) for rule in rules.rules}
+
+
+def build(
+    receipt_id: str,
+    judged: Sequence[Judged],
+    outcome: Outcome,
+    rules: Mapping[str, Rule],
+    key: bytes,
+    *,
+    capture: bool = False,
+) -> Receipt:
+    """The receipt of one exchange: its gates in the order they were judged. `rules` are those of `rules_of`."""
+    first, last = judged[0], _deciding(judged)
+    turn = first.turn
+    gates = [_gate(one, capture=capture) for one in judged]
+    selectors = _selectors(judged, rules)
+    reply = next((one.turn for one in reversed(judged) if one.turn.usage is not None), None)
+    return _kept(
+        {
+            "version": 1,
+            "kind": "exchange",
+            "id": receipt_id,
+            "at_ms": judged[-1].at_ms,
+            "plan_hash": last.ruling.plan_hash,
+            "caller": _kept(asdict(turn.caller)),
+            "request": _kept(
+                {
+                    "wire": turn.wire,
+                    "model": turn.model,
+                    "stream": turn.stream,
+                    "tool_choice": None if turn.tool_choice is None else _kept(asdict(turn.tool_choice)),
+                    "tool_context": _context(first.ruling),
+                    "claims": _claims(turn, key),
+                }
+            ),
+            "decision": _kept(
+                {
+                    "gate": last.ruling.gate,
+                    "decision": last.ruling.decision,
+                    "rule_id": last.ruling.rule_id,
+                    "message": last.ruling.message,
+                    "tool_context": _context(last.ruling),
+                    "tool_policy_selectors": selectors,
+                    "gates": gates,
+                }
+            ),
+            "final": _kept(
+                {
+                    "status": outcome.status,
+                    "http_status": outcome.http_status,
+                    "selected_model": outcome.selected_model,
+                    "attempts": [dict(attempt) for attempt in outcome.attempts],
+                    "usage": None if reply is None or reply.usage is None else _kept(asdict(reply.usage)),
+                    "tool_policy": _tool_policy(judged, selectors, rules),
+                    "provider_metadata": _kept(
+                        {
+                            "wardwright_server_tools": [dict(run) for run in outcome.server_tools],
+                            "wardwright_tool_mediation": dict(outcome.mediation),
+                        }
+                    ),
+                    "error": outcome.error,
+                }
+            ),
+        }
+    )
+
+
+def build_admin(
+    receipt_id: str, at_ms: int, caller: Caller, action: str, target: str, details: Mapping[str, Any] | None = None
+) -> Receipt:
+    """What an operator did: in the same chain as what was ruled."""
+    return _kept(
+        {
+            "version": 1,
+            "kind": "admin",
+            "id": receipt_id,
+            "at_ms": at_ms,
+            "caller": _kept(asdict(caller)),
+            "admin": _kept({"action": action, "target": target, "details": dict(details or {})}),
+            "final": {"status": "done"},
+        }
+    )
+
+
+def record(receipt: Receipt) -> ReceiptRow:
+    """The row a store commits and chains."""
+    caller = Caller(**{name: receipt["caller"].get(name, "") for name in _CALLER})
+    return ReceiptRow(
+        receipt["id"], receipt["at_ms"], scope_key("session_id", caller), canonical(receipt), tags(receipt)
+    )
+
+
+def canonical(receipt: Mapping[str, Any]) -> bytes:
+    """Keys sorted, no white space, one line: equal receipts, equal bytes."""
+    try:
+        return orjson.dumps(receipt, option=orjson.OPT_SORT_KEYS)
+    except (TypeError, orjson.JSONEncodeError):
+        # Lone surrogates and integers beyond 64 bits, which a caller inside the process may have.
+        return json.dumps(receipt, sort_keys=True, separators=(",", ":")).encode()
+
+
+def load(body: bytes) -> Receipt:
+    """A stored body, as `canonical` wrote it."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body)
+
+
+def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What filters find this receipt by: its tool events, the declared tools a rule acted on, rules, caller, model, status.
+
+    A pure function of the receipt, so that `verify` can tell tags somebody changed.
+    """
+    # A dict, because it keeps the order and a receipt has few tags.
+    found: dict[tuple[str, str], None] = {("kind", receipt["kind"]): None}
+    caller = _mapping(receipt.get("caller"))
+    for name in _CALLER:
+        if value := caller.get(name):
+            found[name, value] = None
+    decision = _mapping(receipt.get("decision"))
+    for gate in _mappings(decision.get("gates")):
+        for fact in _mappings(gate.get("facts")):
+            for name, key in _FACT_FILTERS:
+                if value := fact.get(key):
+                    found[name, value] = None
+        for finding in _mappings(gate.get("findings")):
+            found["rule", finding["rule_id"]] = None
+            # A tool that was only declared leaves no event; it is findable when a rule took offence at it.
+            for tool in _mappings(_mapping(finding.get("evidence")).get("blocked_tools")):
+                found["tool_namespace", tool["namespace"]] = None
+                found["tool_name", tool["name"]] = None
+    for selector in _mappings(decision.get("tool_policy_selectors")):
+        found["tool_policy_status", selector["status"]] = None
+    final = _mapping(receipt.get("final"))
+    for name, value in (
+        ("model", _mapping(receipt.get("request")).get("model")),
+        ("selected_model", final.get("selected_model")),
+        ("status", final.get("status")),
+    ):
+        if value:
+            found[name, value] = None
+    return tuple(found)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """A part of a receipt; redaction may have put a word in its place."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(value, list):
+        return []
+    return [cast("Mapping[str, Any]", one) for one in cast("list[Any]", value) if isinstance(one, Mapping)]
+
+
+def check_fields(fields: Iterable[str]) -> None:
+    """ValueError for a path that cannot be redacted because the chain, erasure or retention needs what it names."""
+    for path in fields:
+        if path in _NEVER_REDACTED or any(not part for part in path.split(".")):
+            raise ValueError(f"{path!r} cannot be redacted")
+
+
+def redact(receipt: Receipt, fields: Sequence[str], key: bytes) -> Receipt:
+    """A copy with these fields (dotted paths, `*` for every key or item) replaced by keyed digests.
+
+    Equal values keep equal digests, so that filters and counts still work; without the key a digest says nothing.
+    """
+    check_fields(fields)
+    redacted = receipt
+    for path in fields:
+        redacted = _redacted(redacted, path.split("."), key)
+    return redacted
+
+
+def _redacted(value: Any, path: Sequence[str], key: bytes) -> Any:
+    if not path:
+        if value is None or value == "" or (isinstance(value, str) and value.startswith("redacted:")):
+            return value
+        plain = value if isinstance(value, str) else canonical(value).decode()
+        return f"redacted:{text_digest(key, plain)}"
+    name, rest = path[0], path[1:]
+    if isinstance(value, Mapping):
+        values = cast("Mapping[str, Any]", value)
+        return {
+            known: _redacted(inner, rest, key) if name in ("*", known) else inner for known, inner in values.items()
+        }
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return [
+            _redacted(inner, rest, key) if name in ("*", str(place)) else inner for place, inner in enumerate(items)
+        ]
+    return value
+
+
+def explain(receipt: Mapping[str, Any]) -> str:
+    """The receipt in words: what was asked, what each gate ruled and why, what came of it."""
+    caller = _mapping(receipt.get("caller"))
+    who = ", ".join(f"{name} {caller[name]}" for name in _CALLER if caller.get(name)) or "an unnamed caller"
+    lines = [f"Receipt {receipt['id']} for {who}."]
+    if receipt["kind"] == "admin":
+        admin = _mapping(receipt.get("admin"))
+        lines.append(f"An operator's action: {admin.get('action', '')} {admin.get('target', '')}".rstrip() + ".")
+        return "\n".join(lines)
+    request, final = _mapping(receipt.get("request")), _mapping(receipt.get("final"))
+    lines.append(
+        f"It asked for {request.get('model', 'no model')} over {request.get('wire', 'an unknown wire')}, "
+        f"plan {receipt.get('plan_hash', '')}."
+    )
+    for gate in _mappings(_mapping(receipt.get("decision")).get("gates")):
+        lines.extend(_explain_gate(gate))
+    ending = f"In the end: {final.get('status', 'not said')}"
+    if model := final.get("selected_model"):
+        ending += f", answered by {model}"
+    if error := final.get("error"):
+        ending += f" ({error})"
+    lines.append(ending + ".")
+    return "\n".join(lines)
+
+
+_DECIDED: Final[Mapping[str, str]] = {
+    "allow": "let it pass",
+    "block": "blocked it",
+    "deny_call": "denied some calls",
+    "require_approval": "held it for an approval",
+}
+
+
+def _explain_gate(gate: Mapping[str, Any]) -> list[str]:
+    ruling = f"The {gate.get('gate', '')} gate {_DECIDED.get(gate.get('decision', ''), 'decided')}"
+    if rule := gate.get("rule_id"):
+        ruling += f" by rule {rule}"
+    lines = [ruling + (f": {gate['message']}" if gate.get("message") else ".")]
+    facts = _mappings(gate.get("facts"))
+    for finding in _mappings(gate.get("findings")):
+        used: Sequence[int] = finding.get("facts", ())
+        about = ", ".join(_named(facts[place]) for place in used if place < len(facts))
+        line = f"  - {finding['rule_id']} ({finding['kind']}): {finding['effect']}"
+        line += f" on {about}" if about else ""
+        if finding.get("error"):
+            line += f"; the rule failed, which blocks: {finding['error']}"
+        elif finding.get("lifted"):
+            line += f"; lifted by {finding['lifted']}"
+        elif not finding["enforced"]:
+            line += "; only observed"
+        lines.append(line)
+    quiet = [one["rule_id"] for one in _mappings(gate.get("candidates")) if one["verdict"] == "no_match"]
+    if quiet:
+        lines.append(f"  - looked and did not match: {', '.join(quiet)}")
+    lines.extend(
+        f"  - conflict between {', '.join(one['rules'])}: {one['message']}" for one in _mappings(gate.get("conflicts"))
+    )
+    lines.extend(
+        f"  - withheld {one['name']}" + (f" by {', '.join(one['rules'])}" if one.get("rules") else "")
+        for one in _mappings(gate.get("withheld"))
+    )
+    lines.extend(f"  - note: {note}" for note in gate.get("notes", ()))
+    return lines
+
+
+def _named(fact: Mapping[str, Any]) -> str:
+    name = fact.get("name", "a tool")
+    return f"{fact['namespace']}.{name}" if fact.get("namespace") else name
+
+
+def _deciding(judged: Sequence[Judged]) -> Judged:
+    """The gate the decision is about: the first that did not simply allow, else the last."""
+    return next((one for one in judged if one.ruling.decision != "allow"), judged[-1])
+
+
+def _context(ruling: Ruling) -> dict[str, Any]:
+    context = tool_context(ruling.facts, ruling.phase)
+    # The facts themselves stand once, with the gate that judged them.
+    del context["facts"]
+    if context["primary_tool"] is not None:
+        context["primary_tool"] = _kept(context["primary_tool"])
+    return _kept(context)
+
+
+def _claims(turn: Turn, key: bytes) -> dict[str, Any] | None:
+    """That a caller claimed something, and whether it was believed; never what it said."""
+    if turn.claims is None:
+        return None
+    return {"trusted": turn.claims_trusted, "digest": text_digest(key, canonical(turn.claims).decode())}
+
+
+def _gate(judged: Judged, *, capture: bool) -> dict[str, Any]:
+    ruling, turn = judged.ruling, judged.turn
+    used = {place for finding in ruling.findings for place in finding.facts}
+    kept = [place for place, fact in enumerate(ruling.facts) if fact.source != "declared_tool" or place in used]
+    places = {place: position for position, place in enumerate(kept)}
+    return _kept(
+        {
+            "gate": ruling.gate,
+            "at_ms": judged.at_ms,
+            "elapsed_us": judged.elapsed_us,
+            "target": turn.target,
+            "decision": ruling.decision,
+            "phase": ruling.phase,
+            "rule_id": ruling.rule_id,
+            "message": ruling.message,
+            "facts": [_fact(ruling.facts[place], capture=capture) for place in kept],
+            "candidates": _candidates(ruling, places),
+            "findings": [_finding(finding, places) for finding in ruling.findings],
+            "conflicts": [{"rules": list(one.rules), "message": one.message} for one in ruling.conflicts],
+            "calls": [
+                _kept(
+                    {
+                        "call_id": call.call_id,
+                        "provider_id": call.provider_id,
+                        "name": call.name,
+                        "status": call.status,
+                        "rules": list(call.rules),
+                    }
+                )
+                for call in ruling.calls
+            ],
+            "blocked_tools": list(ruling.blocked_tools),
+            "withheld": _withheld(ruling),
+            "route": _kept(asdict(ruling.route)),
+            "reask": ruling.reask or None,
+            "binds_next": ruling.binds_next or None,
+            "controls": {kind: dict(values) for kind, values in ruling.controls.items()},
+            "bundles": list(ruling.bundles),
+            "states": dict(ruling.states),
+            "approvals": list(turn.approvals),
+            "notes": list(ruling.notes),
+        }
+    )
+
+
+def _fact(fact: ToolFact, *, capture: bool) -> dict[str, Any]:
+    values = _kept(stored(fact))
+    if capture:
+        captured = _kept({"arguments": fact.arguments, "content": fact.content})
+        if captured:
+            values["captured"] = captured
+    return values
+
+
+def _candidates(ruling: Ruling, places: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Every rule that could have matched, its verdict, and the facts it looked at. All other rules are implied by the plan."""
+    looked: dict[str, list[int]] = {}
+    for place, rule_ids in enumerate(ruling.considered):
+        position = places.get(place)
+        for rule_id in rule_ids:
+            seen = looked.setdefault(rule_id, [])
+            if position is not None:
+                seen.append(position)
+    verdicts: dict[str, str] = {}
+    for finding in ruling.findings:
+        looked.setdefault(finding.rule_id, [])
+        verdict = _verdict(finding)
+        if verdicts.get(finding.rule_id) != "matched":
+            verdicts[finding.rule_id] = verdict
+    return [
+        _kept({"rule_id": rule_id, "verdict": verdicts.get(rule_id, "no_match"), "facts": seen})
+        for rule_id, seen in looked.items()
+    ]
+
+
+def _verdict(finding: Finding) -> str:
+    if finding.error:
+        return "raised"
+    if finding.lifted:
+        return "lifted"
+    return "matched" if finding.enforced else "observed"
+
+
+def _finding(finding: Finding, places: Mapping[int, int]) -> dict[str, Any]:
+    record = _kept(
+        {
+            "rule_id": finding.rule_id,
+            "kind": finding.kind,
+            "action": finding.action.name,
+            "effect": finding.effect,
+            "message": finding.message,
+            "facts": [places[place] for place in finding.facts if place in places],
+            "call_id": finding.call_id,
+            "evidence": dict(finding.evidence),
+            "lifted": finding.lifted,
+            "error": finding.error,
+            "bundle": finding.bundle,
+        }
+    )
+    record["enforced"] = finding.enforced
+    return record
+
+
+def _withheld(ruling: Ruling) -> list[dict[str, Any]]:
+    """Tools the provider does not see, each with the rules that took it away."""
+    by_rule: dict[str, list[str]] = {}
+    for finding in ruling.findings:
+        if finding.enforced and not finding.lifted and finding.effect not in ("alert_async", "annotate", "transition"):
+            names = [ruling.facts[place].raw_name for place in finding.facts if place < len(ruling.facts)]
+            names.extend(tool["raw_name"] for tool in finding.evidence.get("blocked_tools", ()))
+            names.extend(finding.evidence.get("withheld_server_tools", ()))
+            for name in names:
+                by_rule.setdefault(name, []).append(finding.rule_id)
+    return [
+        _kept({"name": name, "rules": list(dict.fromkeys(by_rule.get(name, ())))})
+        for name in (*ruling.stripped, *ruling.withheld_server_tools)
+    ]
+
+
+def _status(finding: Finding) -> ToolPolicyStatus:
+    if finding.lifted:
+        return "lifted"
+    if not finding.enforced:
+        return "observed"
+    return _STATUS_OF.get(finding.effect, "blocked")
+
+
+def _selectors(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> list[dict[str, Any]]:
+    """Every tool rule that was a candidate at any gate, in the order first met, with the strongest thing it did."""
+    met: dict[str, ToolPolicyStatus] = {}
+    for one in judged:
+        for rule_ids in one.ruling.considered:
+            for rule_id in rule_ids:
+                met.setdefault(rule_id, "passed")
+        for finding in one.ruling.findings:
+            status = _status(finding)
+            before = met.get(finding.rule_id, "passed")
+            met[finding.rule_id] = status if _STRENGTH.index(status) < _STRENGTH.index(before) else before
+    selectors: list[dict[str, Any]] = []
+    for rule_id, status in met.items():
+        rule = rules.get(rule_id)
+        if rule is None or rule.kind in _TEXT_KINDS:
+            continue
+        selectors.append(
+            {
+                "id": rule_id,
+                "kind": rule.kind,
+                "matched": status != "passed",
+                "status": status,
+                "action": rule.action.name,
+                "matcher": _matcher(rule),
+                "target": rule.action.target_model or list(rule.action.routes) or None,
+            }
+        )
+    return selectors
+
+
+def _matcher(rule: Rule) -> dict[str, Any]:
+    """The rule's tool matchers as its author wrote them."""
+    if isinstance(rule, AllowedTools):
+        return {"phase": list(rule.phases), "allowed_tools": [_kept(asdict(tool)) for tool in rule.allowed]}
+    described: dict[str, Any] = {}
+    for name in ("tool", "after", "then"):
+        matcher = getattr(rule, name, None)
+        if isinstance(matcher, Matcher):
+            described[name] = dict(matcher.described)
+    return described["tool"] if list(described) == ["tool"] else described
+
+
+def _tool_policy(
+    judged: Sequence[Judged], selectors: Sequence[Mapping[str, Any]], rules: Mapping[str, Rule]
+) -> dict[str, Any] | None:
+    """The strongest thing any tool rule did, with what it counted. None when no tool rule was a candidate."""
+    if not selectors:
+        return None
+    strongest = min(selectors, key=lambda selector: _STRENGTH.index(selector["status"]))
+    if not strongest["matched"]:
+        return {"status": "passed"}
+    rule = rules[strongest["id"]]
+    evidence: Mapping[str, Any] = next(
+        (
+            finding.evidence
+            for one in judged
+            for finding in one.ruling.findings
+            if finding.rule_id == rule.id and _status(finding) == strongest["status"]
+        ),
+        cast("Mapping[str, Any]", {}),
+    )
+    return {
+        "status": strongest["status"],
+        "rule_id": rule.id,
+        "observed_count": evidence.get("observed_count"),
+        "threshold": evidence.get("threshold", getattr(rule, "threshold", None)),
+        "scope": evidence.get("scope", rule.scope),
+    }
+
+
+def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is empty. False and 0 stay: they say something."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not (value is None or value == "" or (isinstance(value, Sequence | Mapping) and not value))
+    }

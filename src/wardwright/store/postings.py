@@ -1,0 +1,160 @@
+"""What makes receipts findable: for every bucket of receipts and every tag in it, the set of receipts that carry the tag.
+
+A bucket is a run of `BUCKET` cursors; a posting is a set of offsets in it, kept as a bitmap or, when few, as a list. Filters are
+joined by ands and ors of big integers, so an answer costs a few reads per bucket however common or disjoint its filters are.
+Tags are kept as 64-bit hashes: a found receipt is checked against its own tags before it is shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+from wardwright.store.protocol import ReceiptQuery
+
+BUCKET: Final = 8192
+TENANT_TAG: Final = "\x00tenant"
+"""The store's own tag: whose receipt it is. No filter name starts with NUL."""
+
+Place: TypeAlias = tuple[int, int]
+"""(bucket, tag): the key of a posting."""
+_FEW: Final = 32
+
+
+class BucketSpan(NamedTuple):
+    """What a query must know of a bucket to skip it."""
+
+    bucket: int
+    first_ms: int
+    last_ms: int
+
+
+@lru_cache(maxsize=65_536)
+def tag_id(name: str, value: str) -> int:
+    """A signed 64-bit hash."""
+    plain = f"{name}\x00{value}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little", signed=True)
+
+
+def encode(bits: int) -> bytes:
+    """A posting as a column: a list of offsets when few and far apart, else the bitmap without its empty ends."""
+    count = bits.bit_count()
+    low = ((bits & -bits).bit_length() - 1) >> 3
+    span = ((bits.bit_length() + 7) >> 3) - low
+    if count <= _FEW and 2 * count < span:
+        return b"\x00" + struct.pack(f"<{count}H", *offsets(bits))
+    return struct.pack("<BH", 1, low) + (bits >> (low * 8)).to_bytes(span, "little")
+
+
+def decode(column: bytes) -> int:
+    if column[0] == 0:
+        bits = 0
+        for offset in struct.unpack(f"<{(len(column) - 1) // 2}H", column[1:]):
+            bits |= 1 << offset
+        return bits
+    return int.from_bytes(column[3:], "little") << (8 * (column[1] | column[2] << 8))
+
+
+def merge(one: bytes, other: bytes) -> bytes:
+    return encode(decode(one) | decode(other))
+
+
+def offsets(bits: int) -> Iterator[int]:
+    """Highest first, which is newest first."""
+    while bits:
+        top = bits.bit_length() - 1
+        yield top
+        bits ^= 1 << top
+
+
+def gather(receipts: Iterable[tuple[int, int, Sequence[tuple[str, str]]]]) -> tuple[dict[Place, int], list[BucketSpan]]:
+    """Postings and bucket spans of these receipts (cursor, time, tags), to be merged with what is stored."""
+    found: dict[Place, list[int]] = {}
+    spans: dict[int, tuple[int, int]] = {}
+    for cursor, at_ms, tags in receipts:
+        bucket, offset = divmod(cursor, BUCKET)
+        first, last = spans.get(bucket, (at_ms, at_ms))
+        spans[bucket] = (min(first, at_ms), max(last, at_ms))
+        for name, value in tags:
+            place = (bucket, tag_id(name, value))
+            if (places := found.get(place)) is None:
+                found[place] = [offset]
+            else:
+                places.append(offset)
+    postings: dict[Place, int] = {}
+    for place in sorted(found):
+        postings[place] = _union(found[place])
+    return postings, [BucketSpan(bucket, *span) for bucket, span in sorted(spans.items())]
+
+
+def _union(places: list[int]) -> int:
+    if len(places) <= _FEW:
+        bits = 0
+        for offset in places:
+            bits |= 1 << offset
+        return bits
+    column = bytearray(BUCKET // 8)
+    for offset in places:
+        column[offset >> 3] |= 1 << (offset & 7)
+    return int.from_bytes(column, "little")
+
+
+class Search:
+    """One query, made ready: which postings it needs of a bucket, and which cursors of the bucket fit."""
+
+    def __init__(self, query: ReceiptQuery) -> None:
+        self.query = query
+        self.limit = max(1, min(query.limit, 1000))
+        self._groups = [tuple(tag_id(name, value) for value in values) for name, values in query.tags.items()]
+        self._wanted = [(name, frozenset(values)) for name, values in query.tags.items()]
+        self.tags: tuple[int, ...] = tuple({tag for group in self._groups for tag in group})
+        """All postings this search reads in a bucket. None: it looks at every receipt."""
+
+    def skips(self, span: BucketSpan) -> bool:
+        query = self.query
+        return (
+            (query.since_ms is not None and span.last_ms < query.since_ms)
+            or (query.until_ms is not None and span.first_ms >= query.until_ms)
+            or (query.before is not None and span.bucket * BUCKET >= query.before)
+        )
+
+    def cursors(self, bucket: int, posting: Callable[[int], int]) -> Iterator[int]:
+        """Newest first. `posting(tag)` gives the set of this bucket, 0 for none."""
+        bits = -1
+        for group in self._groups:
+            union = 0
+            for tag in group:
+                union |= posting(tag)
+            bits &= union
+            if not bits:
+                return
+        start = bucket * BUCKET
+        if self.query.before is not None and self.query.before < start + BUCKET:
+            bits &= (1 << (self.query.before - start)) - 1
+        for offset in offsets(bits & _ALL):
+            yield start + offset
+
+    @property
+    def time_range(self) -> tuple[int, int]:
+        """First and end, for a database to compare with."""
+        query = self.query
+        return (
+            -(2**62) if query.since_ms is None else query.since_ms,
+            2**62 if query.until_ms is None else query.until_ms,
+        )
+
+    def fits_time(self, at_ms: int) -> bool:
+        """`since_ms` is in, `until_ms` is out."""
+        query = self.query
+        return (query.since_ms is None or at_ms >= query.since_ms) and (
+            query.until_ms is None or at_ms < query.until_ms
+        )
+
+    def fits_tags(self, tags: Sequence[tuple[str, str]]) -> bool:
+        return all(any(name == tag and value in values for tag, value in tags) for name, values in self._wanted)
+
+
+_ALL: Final = (1 << BUCKET) - 1

@@ -1,0 +1,769 @@
+"""The store in one SQLite file: no set-up, several threads, several processes.
+
+On the path a gate writes its scopes' rows and one receipt row, in one transaction. Postings are built in bulk behind it, up to
+a watermark, and caught up before any query; write-ahead-log checkpoints happen on another thread. Writers queue on a lock file
+first, because SQLite's own waiting sleeps in coarse steps. An error of any kind is `StoreUnavailable`: never an empty answer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from wardwright.errors import SealedMissing, StoreUnavailable, VersionConflict
+from wardwright.history import (
+    EMPTY_SCOPE,
+    SCOPE_KINDS,
+    ChainLink,
+    Delta,
+    Head,
+    ReceiptRow,
+    ScopeState,
+    body_hash,
+)
+from wardwright.store import rows
+from wardwright.store.postings import BUCKET, TENANT_TAG, BucketSpan, Search, decode, encode, gather, merge, tag_id
+from wardwright.store.protocol import (
+    Checkpoint,
+    Commit,
+    PlanEpoch,
+    ReceiptPage,
+    ReceiptQuery,
+    SealedRow,
+    StoredReceipt,
+)
+from wardwright.store.upkeep import Upkeep
+
+_SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE scope (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, version INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL, head BLOB NOT NULL
+);
+CREATE TABLE register (
+    scope INTEGER NOT NULL, rule BLOB NOT NULL, sub BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (scope, rule, sub)
+) WITHOUT ROWID;
+CREATE TABLE ledger (
+    scope INTEGER NOT NULL, key BLOB NOT NULL, call INTEGER, entry BLOB NOT NULL, PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+CREATE INDEX ledger_call ON ledger (call, scope) WHERE call IS NOT NULL;
+CREATE TABLE sealed (
+    scope BLOB NOT NULL, name BLOB NOT NULL, expires_at_ms INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (scope, name)
+) WITHOUT ROWID;
+CREATE INDEX sealed_expiry ON sealed (expires_at_ms);
+CREATE TABLE chain (
+    writer TEXT NOT NULL, sequence INTEGER NOT NULL, previous_hash BLOB NOT NULL, hash BLOB NOT NULL, indexed INTEGER NOT NULL
+);
+CREATE TABLE receipt (
+    sequence INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, at_ms INTEGER NOT NULL, previous_hash BLOB NOT NULL,
+    hash BLOB NOT NULL, scope BLOB NOT NULL, body_hash BLOB, payload BLOB
+);
+CREATE TABLE posting (
+    bucket INTEGER NOT NULL, tag INTEGER NOT NULL, bits BLOB NOT NULL, PRIMARY KEY (bucket, tag)
+) WITHOUT ROWID;
+CREATE TABLE bucket (bucket INTEGER PRIMARY KEY, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL);
+CREATE TABLE checkpoint (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, heads BLOB NOT NULL, signature BLOB NOT NULL, cut INTEGER NOT NULL
+);
+CREATE TABLE plan (epoch INTEGER PRIMARY KEY, plan_hash TEXT NOT NULL, at_ms INTEGER NOT NULL, source BLOB NOT NULL);
+CREATE TABLE counter (name BLOB PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+_INDEX_CHUNK: Final = 1024
+_ERASE_CHUNK: Final = 256
+_UPKEEP_EVERY: Final = 512
+_LOG_PAGES: Final = 16_384
+"""A write-ahead log longer than this (64 MB) is made to start anew."""
+_RECEIPT: Final = (
+    "SELECT receipt.sequence, chain.writer, receipt.sequence, id, at_ms, receipt.previous_hash, receipt.hash, scope, body_hash, payload "
+    "FROM receipt, chain "
+)
+
+
+class _Seat:
+    """A connection with its lock: one thread at a time."""
+
+    __slots__ = ("connection", "lock")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.lock = threading.Lock()
+
+
+class SqliteStore:
+    """Opened by a path; lives until `close`. After a fork, open another one.
+
+    `sync="normal"` survives a killed process; only `"full"` survives a power cut, at one disk flush per commit.
+    The file has one chain of receipts, whatever process writes: its one write lock orders them all.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sync: Literal["normal", "full"] = "normal",
+        busy_ms: int = 5_000,
+        upkeep: bool = True,
+    ) -> None:
+        self._path = Path(path)
+        self._busy_s = busy_ms / 1000
+        self._pid = os.getpid()
+        self._turn = threading.Lock()
+        self._closed = False
+        self._seats: list[_Seat] = []
+        self._files: list[int] = []
+        self._upkeep = Upkeep(self.maintain, _UPKEEP_EVERY) if upkeep else None
+        try:
+            # The file holds who called what: nobody else's business.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._lock_file = self._open_file("-lock")
+            self._upkeep_file = self._open_file("-upkeep")
+            with self._file_turn():
+                self._hot = self._connect(sync)
+                self._create()
+            self._cold = self._connect(sync)
+            self._tidy = self._connect(sync)
+        except (OSError, sqlite3.Error, StoreUnavailable) as error:
+            self.close()
+            if isinstance(error, StoreUnavailable):
+                raise
+            raise self._unavailable(error) from error
+
+    # opening
+
+    def _open_file(self, suffix: str) -> int:
+        file = os.open(f"{self._path}{suffix}", os.O_RDWR | os.O_CREAT, 0o600)
+        self._files.append(file)
+        return file
+
+    def _connect(self, sync: str) -> _Seat:
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        seat = _Seat(connection)
+        self._seats.append(seat)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'full' else 'NORMAL'}")
+        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        # A backstop: the upkeep thread checkpoints long before.
+        connection.execute("PRAGMA wal_autocheckpoint = 65536")
+        connection.create_function("merge_postings", 2, merge, deterministic=True)
+        return seat
+
+    def _create(self) -> None:
+        connection = self._hot.connection
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        if found == _SCHEMA_VERSION:
+            return
+        if found != 0:
+            raise StoreUnavailable(f"store {self._path}: made by another version of this program (schema {found})")
+        writer = f"sqlite-{os.urandom(6).hex()}"
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{_SCHEMA}INSERT INTO chain VALUES ('{writer}', 0, x'', x'', 0);"
+            f"PRAGMA user_version = {_SCHEMA_VERSION};COMMIT;"
+        )
+
+    # transactions
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(f"store {self._path}: {error}")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"store {self._path}: closed")
+        if os.getpid() != self._pid:
+            raise StoreUnavailable(f"store {self._path}: opened before a fork; open it again in this process")
+
+    @contextmanager
+    def _file_turn(self) -> Generator[None]:
+        """The right to write, among this process's threads and then among processes."""
+        deadline = time.monotonic() + self._busy_s
+        if not self._turn.acquire(timeout=self._busy_s):
+            raise StoreUnavailable(f"store {self._path}: another thread kept it locked for {self._busy_s:g} s")
+        try:
+            pause = 0.00005
+            while True:
+                try:
+                    fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise StoreUnavailable(
+                            f"store {self._path}: another process kept it locked for {self._busy_s:g} s"
+                        ) from None
+                    # Finer steps than SQLite's own, which would sleep for milliseconds at once.
+                    time.sleep(pause)
+                    pause = min(pause * 1.5, 0.002)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+        finally:
+            self._turn.release()
+
+    @contextmanager
+    def _reading(self, seat: _Seat) -> Generator[sqlite3.Connection]:
+        """One consistent view."""
+        with seat.lock:
+            self._check_open()
+            connection = seat.connection
+            try:
+                connection.execute("BEGIN")
+                try:
+                    yield connection
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("COMMIT")
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+                raise self._unavailable(error) from error
+
+    @contextmanager
+    def _writing(self, seat: _Seat) -> Generator[sqlite3.Connection]:
+        """One transaction: leaving the block by an exception leaves no trace."""
+        with seat.lock:
+            self._check_open()
+            connection = seat.connection
+            try:
+                with self._file_turn():
+                    connection.execute("BEGIN IMMEDIATE")
+                    try:
+                        yield connection
+                        connection.execute("COMMIT")
+                    finally:
+                        if connection.in_transaction:
+                            connection.execute("ROLLBACK")
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+                raise self._unavailable(error) from error
+
+    # scopes
+
+    def load(self, scopes: Sequence[str], wanted: Callable[[Head], Iterable[str]]) -> dict[str, ScopeState]:
+        states: dict[str, ScopeState] = {}
+        with self._reading(self._hot) as connection:
+            for place, scope in enumerate(scopes):
+                row = connection.execute(
+                    "SELECT id, version, head FROM scope WHERE key = ?", (rows.key(scope),)
+                ).fetchone()
+                if row is None:
+                    states[scope] = EMPTY_SCOPE
+                    continue
+                number, version, head = row
+                registers = connection.execute(
+                    "SELECT rule, sub, value FROM register WHERE scope = ?", (number,)
+                ).fetchall()
+                ledger = self._ledger(connection, number, head, wanted) if place == 0 else ()
+                states[scope] = rows.scope_state(version, head, registers, ledger)
+        return states
+
+    @staticmethod
+    def _ledger(
+        connection: sqlite3.Connection, number: int, head: bytes, wanted: Callable[[Head], Iterable[str]]
+    ) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        for name in wanted(rows.scope_state(0, head, (), ()).head):
+            key = rows.key(name)
+            row = connection.execute("SELECT entry FROM ledger WHERE scope = ? AND key = ?", (number, key)).fetchone()
+            if row is not None:
+                found.append((key, row[0]))
+        return found
+
+    def sessions_of(self, tenant: str, call_ids: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with self._reading(self._hot) as connection:
+            for call_id in call_ids:
+                # The newest session, should a provider have used an id twice.
+                for entry, scope in connection.execute(
+                    "SELECT ledger.key, scope.key FROM ledger JOIN scope ON scope.id = ledger.scope "
+                    "WHERE ledger.call = ? ORDER BY ledger.scope DESC",
+                    (rows.call_hash(tenant, call_id),),
+                ):
+                    session = rows.text(scope)
+                    if rows.text(entry) == f"c:{call_id}" and rows.tenant_of(session) == tenant:
+                        found[call_id] = session
+                        break
+        return found
+
+    def commit(
+        self,
+        delta: Delta,
+        receipt: ReceiptRow | None = None,
+        *,
+        seal: Sequence[SealedRow] = (),
+        unseal: Sequence[tuple[str, str]] = (),
+    ) -> ChainLink | None:
+        commit = Commit(delta, receipt, seal, unseal)
+        with self._writing(self._hot) as connection:
+            numbers = self._check(connection, commit)
+            link = self._write(connection, commit, numbers)
+            self._told(1)
+        return link
+
+    def commit_all(self, commits: Sequence[Commit]) -> list[ChainLink | VersionConflict | SealedMissing | None]:
+        outcomes: list[ChainLink | VersionConflict | SealedMissing | None] = []
+        with self._writing(self._hot) as connection:
+            for commit in commits:
+                try:
+                    numbers = self._check(connection, commit)
+                except (VersionConflict, SealedMissing) as error:
+                    outcomes.append(error)
+                else:
+                    outcomes.append(self._write(connection, commit, numbers))
+            self._told(len(commits))
+        return outcomes
+
+    def _told(self, count: int) -> None:
+        if self._upkeep is not None:
+            self._upkeep.committed(count)
+
+    @staticmethod
+    def _check(connection: sqlite3.Connection, commit: Commit) -> list[int | None]:
+        """Everything that can refuse a commit, before anything is written: so one of a batch can fail alone."""
+        numbers: list[int | None] = []
+        for change in commit.delta.scopes:
+            row = connection.execute(
+                "SELECT id, version FROM scope WHERE key = ?", (rows.key(change.scope),)
+            ).fetchone()
+            version = 0 if row is None else row[1]
+            if version != change.base_version:
+                raise VersionConflict(
+                    f"scope {change.scope!r} is at version {version}, was judged at {change.base_version}"
+                )
+            numbers.append(None if row is None else row[0])
+        for scope, name in commit.unseal:
+            row = connection.execute(
+                "SELECT 1 FROM sealed WHERE scope = ? AND name = ? AND expires_at_ms > ?",
+                (rows.key(scope), rows.key(name), commit.delta.at_ms),
+            ).fetchone()
+            if row is None:
+                raise SealedMissing(f"sealed row {name!r} has expired or was used")
+        return numbers
+
+    def _write(self, connection: sqlite3.Connection, commit: Commit, numbers: list[int | None]) -> ChainLink | None:
+        delta = commit.delta
+        for change, found in zip(delta.scopes, numbers, strict=True):
+            columns = rows.scope_columns(change)
+            if found is None:
+                number = connection.execute(
+                    "INSERT INTO scope (key, kind, version, at_ms, head) VALUES (?, ?, 1, ?, ?)",
+                    (columns.scope, change.kind, delta.at_ms, columns.head),
+                ).lastrowid
+            else:
+                number = found
+                connection.execute(
+                    "UPDATE scope SET version = ?, at_ms = ?, head = ? WHERE id = ?",
+                    (change.base_version + 1, delta.at_ms, columns.head, number),
+                )
+            for rule, sub in columns.removed:
+                connection.execute("DELETE FROM register WHERE scope = ? AND rule = ? AND sub = ?", (number, rule, sub))
+            for rule, sub, value in columns.registers:
+                connection.execute(
+                    "INSERT INTO register VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                    (number, rule, sub, value),
+                )
+            for name, call, entry in columns.ledger:
+                connection.execute(
+                    "INSERT INTO ledger VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET call = excluded.call, entry = excluded.entry",
+                    (number, name, call, entry),
+                )
+        for scope, name in commit.unseal:
+            connection.execute("DELETE FROM sealed WHERE scope = ? AND name = ?", (rows.key(scope), rows.key(name)))
+        for row in commit.seal:
+            connection.execute(
+                "INSERT OR REPLACE INTO sealed VALUES (?, ?, ?, ?)",
+                (rows.key(row.scope), rows.key(row.name), row.expires_at_ms, row.body),
+            )
+        return None if commit.receipt is None else self._append(connection, commit.receipt)
+
+    @staticmethod
+    def _append(connection: sqlite3.Connection, receipt: ReceiptRow) -> ChainLink:
+        writer, last, previous = connection.execute("SELECT writer, sequence, hash FROM chain").fetchone()
+        link = rows.next_link(writer, last, previous, receipt)
+        hashed = bytes.fromhex(link.hash)
+        connection.execute(
+            "INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)",
+            (
+                link.sequence,
+                rows.key(receipt.id),
+                receipt.at_ms,
+                previous,
+                hashed,
+                rows.key(receipt.scope),
+                rows.pack(receipt.tags, receipt.body),
+            ),
+        )
+        connection.execute(
+            "UPDATE chain SET sequence = ?, previous_hash = ?, hash = ?", (link.sequence, previous, hashed)
+        )
+        return link
+
+    # sealed working set
+
+    def sealed(self, scope: str, name: str, now_ms: int) -> SealedRow:
+        with self._reading(self._hot) as connection:
+            row = connection.execute(
+                "SELECT expires_at_ms, body FROM sealed WHERE scope = ? AND name = ? AND expires_at_ms > ?",
+                (rows.key(scope), rows.key(name), now_ms),
+            ).fetchone()
+        if row is None:
+            raise SealedMissing(f"sealed row {name!r} has expired or was used")
+        return SealedRow(scope, name, row[0], row[1])
+
+    def sweep(self, now_ms: int) -> int:
+        with self._writing(self._cold) as connection:
+            return connection.execute("DELETE FROM sealed WHERE expires_at_ms <= ?", (now_ms,)).rowcount
+
+    # receipts
+
+    def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        with self._reading(self._cold) as connection:
+            row = connection.execute(f"{_RECEIPT} WHERE id = ?", (rows.key(receipt_id),)).fetchone()
+        return None if row is None else rows.stored_receipt(*row)
+
+    def receipts(self, query: ReceiptQuery) -> ReceiptPage:
+        search = Search(query)
+        self._catch_up(self._cold)
+        found: list[StoredReceipt] = []
+        with self._reading(self._cold) as connection:
+            for receipt in self._found(connection, search):
+                if len(found) == search.limit:
+                    return ReceiptPage(tuple(found), found[-1].cursor)
+                found.append(receipt)
+        return ReceiptPage(tuple(found), None)
+
+    def _found(self, connection: sqlite3.Connection, search: Search) -> Iterator[StoredReceipt]:
+        spans = [BucketSpan(*row) for row in connection.execute("SELECT * FROM bucket ORDER BY bucket DESC")]
+        for span in spans:
+            if search.skips(span):
+                continue
+            for cursor in self._cursors(connection, search, span.bucket):
+                row = connection.execute("SELECT at_ms FROM receipt WHERE sequence = ?", (cursor,)).fetchone()
+                if row is None or not search.fits_time(row[0]):
+                    continue
+                stored = rows.stored_receipt(
+                    *connection.execute(f"{_RECEIPT} WHERE receipt.sequence = ?", (cursor,)).fetchone()
+                )
+                if search.fits_tags(stored.row.tags):
+                    yield stored
+
+    @staticmethod
+    def _cursors(connection: sqlite3.Connection, search: Search, bucket: int) -> Iterable[int]:
+        if not search.tags:
+            before = (bucket + 1) * BUCKET if search.query.before is None else search.query.before
+            return (
+                row[0]
+                for row in connection.execute(
+                    "SELECT sequence FROM receipt WHERE sequence >= ? AND sequence < ? AND at_ms >= ? AND at_ms < ? "
+                    "ORDER BY sequence DESC",
+                    (bucket * BUCKET, min(before, (bucket + 1) * BUCKET), *search.time_range),
+                )
+            )
+
+        def posting(tag: int) -> int:
+            row = connection.execute("SELECT bits FROM posting WHERE bucket = ? AND tag = ?", (bucket, tag)).fetchone()
+            return 0 if row is None else decode(row[0])
+
+        return search.cursors(bucket, posting)
+
+    def chain(self, writer: str, after: int = 0, limit: int = 1000) -> tuple[StoredReceipt, ...]:
+        with self._reading(self._cold) as connection:
+            found = connection.execute(
+                f"{_RECEIPT} WHERE chain.writer = ? AND receipt.sequence > ? ORDER BY receipt.sequence LIMIT ?",
+                (writer, after, limit),
+            ).fetchall()
+        return tuple(rows.stored_receipt(*row) for row in found)
+
+    def heads(self, before_ms: int | None = None) -> tuple[ChainLink, ...]:
+        with self._reading(self._cold) as connection:
+            row = connection.execute("SELECT writer, sequence, previous_hash, hash FROM chain").fetchone()
+            if before_ms is not None:
+                kept = connection.execute(
+                    "SELECT sequence FROM receipt WHERE at_ms >= ? ORDER BY sequence LIMIT 1", (before_ms,)
+                ).fetchone()
+                row = connection.execute(
+                    "SELECT chain.writer, receipt.sequence, receipt.previous_hash, receipt.hash FROM receipt, chain "
+                    "WHERE receipt.sequence = ?",
+                    (row[1] if kept is None else kept[0] - 1,),
+                ).fetchone()
+        if row is None or row[1] == 0:
+            return ()
+        return (ChainLink(row[0], row[1], row[2].hex(), row[3].hex()),)
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        with self._writing(self._cold) as connection:
+            self._keep(connection, checkpoint)
+
+    @staticmethod
+    def _keep(connection: sqlite3.Connection, checkpoint: Checkpoint) -> None:
+        connection.execute(
+            "INSERT INTO checkpoint (at_ms, heads, signature, cut) VALUES (?, ?, ?, ?)",
+            (checkpoint.at_ms, rows.dump_links(checkpoint.heads), checkpoint.signature, checkpoint.cut),
+        )
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        with self._reading(self._cold) as connection:
+            found = connection.execute("SELECT at_ms, heads, signature, cut FROM checkpoint ORDER BY id").fetchall()
+        return tuple(
+            Checkpoint(at_ms, rows.load_links(heads), signature, bool(cut)) for at_ms, heads, signature, cut in found
+        )
+
+    def forget_receipts(self, before_ms: int, checkpoint: Checkpoint) -> int:
+        rows.check_cut(checkpoint, self.heads(before_ms))
+        with self._writing(self._cold) as connection:
+            self._keep(connection, checkpoint)
+        gone = 0
+        for link in checkpoint.heads:
+            removed = _ERASE_CHUNK
+            while removed == _ERASE_CHUNK:
+                with self._writing(self._cold) as connection:
+                    removed = connection.execute(
+                        "DELETE FROM receipt WHERE sequence IN "
+                        "(SELECT sequence FROM receipt WHERE sequence <= ? ORDER BY sequence LIMIT ?)",
+                        (link.sequence, _ERASE_CHUNK),
+                    ).rowcount
+                gone += removed
+            self._drop_buckets(link.sequence // BUCKET)
+        return gone
+
+    def _drop_buckets(self, end: int) -> None:
+        """Postings of buckets that hold no receipt any more."""
+        while True:
+            with self._writing(self._cold) as connection:
+                removed = connection.execute(
+                    "DELETE FROM posting WHERE (bucket, tag) IN (SELECT bucket, tag FROM posting WHERE bucket < ? LIMIT 4096)",
+                    (end,),
+                ).rowcount
+                if removed == 0:
+                    connection.execute("DELETE FROM bucket WHERE bucket < ?", (end,))
+                    return
+
+    # indexing
+
+    def maintain(self) -> None:
+        """Indexes what was committed and moves the write-ahead log into the file. One process at a time; others skip it."""
+        self._check_open()
+        try:
+            fcntl.flock(self._upkeep_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise self._unavailable(error) from error
+        try:
+            self._catch_up(self._tidy)
+            self._checkpoint_log()
+        finally:
+            fcntl.flock(self._upkeep_file, fcntl.LOCK_UN)
+
+    def _checkpoint_log(self) -> None:
+        with self._tidy.lock:
+            self._check_open()
+            try:
+                _, pages, _ = self._tidy.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                if pages > _LOG_PAGES:
+                    # Under load a passive checkpoint never reaches the end, and the log would grow for ever: stop writers for the rest.
+                    with self._file_turn():
+                        self._tidy.connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from error
+
+    def _catch_up(self, seat: _Seat) -> None:
+        while self._index_some(seat):
+            pass
+
+    def _index_some(self, seat: _Seat) -> bool:
+        """Moves the watermark by one chunk; True when there may be more. Only the merging holds up writers."""
+        with self._reading(seat) as connection:
+            indexed = connection.execute("SELECT indexed FROM chain").fetchone()[0]
+            found = connection.execute(
+                "SELECT sequence, at_ms, scope, payload FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
+                (indexed, _INDEX_CHUNK),
+            ).fetchall()
+        if not found:
+            return False
+        postings, spans = gather(
+            (cursor, at_ms, rows.indexed_tags(scope, payload)) for cursor, at_ms, scope, payload in found
+        )
+        with self._writing(seat) as connection:
+            if connection.execute("SELECT indexed FROM chain").fetchone()[0] != indexed:
+                return True
+            connection.executemany(
+                "INSERT INTO posting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = merge_postings(bits, excluded.bits)",
+                [(bucket, tag, encode(bits)) for (bucket, tag), bits in postings.items()],
+            )
+            connection.executemany(
+                "INSERT INTO bucket VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)",
+                spans,
+            )
+            connection.execute("UPDATE chain SET indexed = ?", (found[-1][0],))
+        return len(found) == _INDEX_CHUNK
+
+    # scopes' life
+
+    def forget_scopes(self, kind: str, before_ms: int) -> int:
+        with self._reading(self._cold) as connection:
+            found = [
+                row[0]
+                for row in connection.execute("SELECT id FROM scope WHERE kind = ? AND at_ms < ?", (kind, before_ms))
+            ]
+        gone = 0
+        for start in range(0, len(found), _ERASE_CHUNK):
+            with self._writing(self._cold) as connection:
+                for number in found[start : start + _ERASE_CHUNK]:
+                    # Written since it was looked at: it lives.
+                    row = connection.execute(
+                        "SELECT key FROM scope WHERE id = ? AND at_ms < ?", (number, before_ms)
+                    ).fetchone()
+                    if row is not None:
+                        self._erase_scope(connection, number, row[0])
+                        gone += 1
+        return gone
+
+    @staticmethod
+    def _erase_scope(connection: sqlite3.Connection, number: int, key: bytes) -> None:
+        connection.execute("DELETE FROM register WHERE scope = ?", (number,))
+        connection.execute("DELETE FROM ledger WHERE scope = ?", (number,))
+        connection.execute("DELETE FROM sealed WHERE scope = ?", (key,))
+        connection.execute("DELETE FROM scope WHERE id = ?", (number,))
+
+    def forget_tenant(self, tenant: str) -> int:
+        self._check_open()
+        # Erased means erased: freed pages are overwritten, and so is the log.
+        self._overwriting("ON")
+        try:
+            gone = self._erase_scopes(tenant)
+            while True:
+                self._catch_up(self._cold)
+                erased = self._erase_receipts(tenant)
+                if not erased:
+                    break
+                gone += erased
+        finally:
+            self._overwriting("OFF")
+        return gone
+
+    def _overwriting(self, switch: str) -> None:
+        with self._cold.lock:
+            self._check_open()
+            try:
+                self._cold.connection.execute(f"PRAGMA secure_delete = {switch}").fetchone()
+                with self._file_turn():
+                    self._cold.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from error
+
+    def _erase_scopes(self, tenant: str) -> int:
+        gone = 0
+        for first, end in rows.tenant_ranges(SCOPE_KINDS, tenant):
+            while True:
+                with self._writing(self._cold) as connection:
+                    found = connection.execute(
+                        "SELECT id, key FROM scope WHERE key >= ? AND key < ? LIMIT ?", (first, end, _ERASE_CHUNK)
+                    ).fetchall()
+                    for number, key in found:
+                        self._erase_scope(connection, number, key)
+                    connection.execute("DELETE FROM sealed WHERE scope >= ? AND scope < ?", (first, end))
+                gone += len(found)
+                if len(found) < _ERASE_CHUNK:
+                    break
+        return gone
+
+    def _erase_receipts(self, tenant: str) -> int:
+        """Erases the bodies of one chunk of a tenant's indexed receipts, and takes them out of the postings."""
+        tag = tag_id(TENANT_TAG, tenant)
+        with self._writing(self._cold) as connection:
+            row = connection.execute(
+                "SELECT p.bucket, p.bits FROM bucket b JOIN posting p ON p.bucket = b.bucket AND p.tag = ? "
+                "ORDER BY b.bucket LIMIT 1",
+                (tag,),
+            ).fetchone()
+            if row is None:
+                return 0
+            bucket, left = row[0], decode(row[1])
+            taken: list[tuple[int, int, rows.Tags]] = []
+            while left and len(taken) < _ERASE_CHUNK:
+                offset = left.bit_length() - 1
+                left ^= 1 << offset
+                cursor = bucket * BUCKET + offset
+                found = connection.execute(
+                    "SELECT at_ms, scope, payload FROM receipt WHERE sequence = ?", (cursor,)
+                ).fetchone()
+                if found is None:
+                    # Gone by retention; its bit goes with this chunk.
+                    taken.append((cursor, 0, ((TENANT_TAG, tenant),)))
+                    continue
+                at_ms, scope, payload = found
+                taken.append((cursor, at_ms, rows.indexed_tags(scope, payload)))
+                connection.execute(
+                    "UPDATE receipt SET body_hash = ?, payload = NULL, scope = x'' WHERE sequence = ?",
+                    (bytes.fromhex(body_hash(rows.unpack(payload)[1])), cursor),
+                )
+            for (place, gone_tag), bits in gather(taken)[0].items():
+                self._take_out(connection, place, gone_tag, bits)
+            return len(taken)
+
+    @staticmethod
+    def _take_out(connection: sqlite3.Connection, bucket: int, tag: int, bits: int) -> None:
+        row = connection.execute("SELECT bits FROM posting WHERE bucket = ? AND tag = ?", (bucket, tag)).fetchone()
+        kept = 0 if row is None else decode(row[0]) & ~bits
+        if kept:
+            connection.execute("UPDATE posting SET bits = ? WHERE bucket = ? AND tag = ?", (encode(kept), bucket, tag))
+        else:
+            connection.execute("DELETE FROM posting WHERE bucket = ? AND tag = ?", (bucket, tag))
+
+    # plan
+
+    def plan_epoch(self) -> PlanEpoch | None:
+        with self._reading(self._hot) as connection:
+            row = connection.execute(
+                "SELECT epoch, plan_hash, at_ms, source FROM plan ORDER BY epoch DESC LIMIT 1"
+            ).fetchone()
+        return None if row is None else PlanEpoch(*row)
+
+    def activate(self, plan_hash: str, source: bytes, now_ms: int, expected_epoch: int) -> PlanEpoch:
+        with self._writing(self._hot) as connection:
+            epoch = connection.execute("SELECT coalesce(max(epoch), 0) FROM plan").fetchone()[0]
+            if epoch != expected_epoch:
+                raise VersionConflict(f"the plan is at epoch {epoch}, not {expected_epoch}")
+            connection.execute("INSERT INTO plan VALUES (?, ?, ?, ?)", (epoch + 1, plan_hash, now_ms, source))
+        return PlanEpoch(epoch + 1, plan_hash, now_ms, source)
+
+    # counters
+
+    def count(self, increments: Mapping[str, int]) -> None:
+        with self._writing(self._hot) as connection:
+            connection.executemany(
+                "INSERT INTO counter VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
+                [(rows.key(name), value) for name, value in increments.items()],
+            )
+
+    def counters(self, prefix: str) -> dict[str, int]:
+        first = rows.key(prefix)
+        with self._reading(self._cold) as connection:
+            if first:
+                found = connection.execute(
+                    "SELECT name, value FROM counter WHERE name >= ? AND name < ?", (first, rows.prefix_end(first))
+                ).fetchall()
+            else:
+                found = connection.execute("SELECT name, value FROM counter").fetchall()
+        return {rows.text(name): value for name, value in found}
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        if self._upkeep is not None and os.getpid() == self._pid:
+            self._upkeep.stop()
+        self._closed = True
+        for seat in self._seats:
+            with seat.lock:
+                seat.connection.close()
+        for file in self._files:
+            os.close(file)
