@@ -102,7 +102,10 @@ class PlacedPolicy:
 
     def raised(self, error: Exception) -> PolicyDecision:
         """A policy that raises denies, and names itself."""
-        detail = str(error) or type(error).__name__
+        try:
+            detail = str(error) or type(error).__name__
+        except Exception:  # noqa: BLE001  INVARIANT: a policy whose error cannot be told denies all the same
+            detail = type(error).__name__
         return PolicyDecision(
             False,
             f"Policy '{self.name}' failed: {detail}. The call was denied and cannot succeed until the policy is fixed.",

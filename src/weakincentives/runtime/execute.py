@@ -41,7 +41,7 @@ from ..prompt.tool_context import ToolContext
 from ..prompt.tool_result import ToolResult, text_or_awaitable
 from ..session import Compensated, Session
 from ..session.session import Core
-from ..transaction import Scope, WriterLock
+from ..transaction import Scope, WriterLock, run_all
 from ..transaction.scope import current
 from . import workers
 from .call import UNPARSED, ToolCall, ToolOutcome
@@ -193,10 +193,13 @@ class _Attempt:
     denied_by = ""
     approval_id = ""
     event: ToolInvoked | None = None
+    seats: Sequence[PlacedPolicy] = ()
+    """Policies that allowed the call and may hold something reserved for it until its handler starts."""
 
     def __init__(self, call: ToolCall, run: Run) -> None:
         core = run.session._core
         self.call = call
+        self.name = call.name if isinstance(call.name, str) else _shortened(repr(cast("object", call.name)))
         self.run = run
         self.core: Core = core
         self.call_id = call.call_id or f"call-{next(core.calls)}"
@@ -225,7 +228,7 @@ class _Attempt:
         elif params is not None and serde.has_secrets(type(params)):
             params = serde.redact(params)
         self.event = ToolInvoked(
-            self.call.name,
+            self.name,
             params,
             self.result,
             self.outcome == "ok",
@@ -268,7 +271,7 @@ async def pipeline(call: ToolCall, run: Run, driver: Driver) -> ToolOutcome:
     try:
         binding = _find(call, run)
         if binding is None:
-            attempt.fail("unknown_tool", _unknown(call.name, run))
+            attempt.fail("unknown_tool", _unknown(attempt.name, run))
         else:
             attempt.tool = binding.tool
             if _parse(attempt, binding.tool):
@@ -308,10 +311,8 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
         try:
             if await _check(attempt, binding, context, driver):
                 return
-            if not readonly:
-                for resource in run.resources.built:
-                    scope.join(resource)
-                held.watch(scope.join)
+            if not readonly and not _begin(attempt, scope, held):
+                return
             result = await _handle(attempt, tool, context, inner, driver)
             if result is not None and result.success:
                 await _approve_result(attempt, tool, result, context, driver)
@@ -323,7 +324,7 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
         _interrupt(attempt, error)
         raise
     finally:
-        _settle(attempt, scope, held)
+        _settle(attempt, scope, held, context)
 
 
 async def _ask(attempt: _Attempt, binding: ToolBinding, context: ToolContext, driver: Driver) -> bool:
@@ -355,29 +356,22 @@ async def _ask(attempt: _Attempt, binding: ToolBinding, context: ToolContext, dr
 async def _check(attempt: _Attempt, binding: ToolBinding, context: ToolContext, driver: Driver) -> bool:
     """All policies in order, then the limits of the run. True: the call ends here. Raises when a limit is gone."""
     tool, params = binding.tool, attempt.params
-    passed: list[PlacedPolicy] = []
-    allowed = False
-    try:
-        for policy in binding.policies:
-            decision = _judge(policy, tool, params, context)
-            if decision is not ALLOW:
-                if not isinstance(decision, PolicyDecision):
-                    decision = await _judge_later(policy, decision, driver)
-                if not decision.allowed:
-                    attempt.deny(policy, decision)
-                    return True
-            passed.append(policy)
-        run = attempt.run
-        if run.deadline is not None:
-            run.deadline.check()
-        if run.has_tracker:
-            tracker = context.budget_tracker
-            if tracker is not None:
-                tracker.check()
-        allowed = True
-    finally:
-        if not allowed and passed:
-            _release(passed, tool, params, context)
+    for policy in binding.policies:
+        decision = _judge(policy, tool, params, context)
+        if decision is not ALLOW:
+            if not isinstance(decision, PolicyDecision):
+                decision = await _judge_later(policy, decision, driver)
+            if not decision.allowed:
+                attempt.deny(policy, decision)
+                return True
+        attempt.seats = (*attempt.seats, policy)
+    run = attempt.run
+    if run.deadline is not None:
+        run.deadline.check()
+    if run.has_tracker:
+        tracker = context.budget_tracker
+        if tracker is not None:
+            tracker.check()
     return False
 
 
@@ -413,11 +407,25 @@ def _release(passed: Sequence[PlacedPolicy], tool: Tool[Any, Any], params: objec
                 _logger.exception("Policy %s could not release its reservation", policy.name)
 
 
+def _begin(attempt: _Attempt, scope: Scope, held: Any) -> bool:
+    """Take what is built into the transaction. False: a resource could not be snapshotted, so nothing may run."""
+    try:
+        for resource in attempt.run.resources.built:
+            scope.join(resource)
+    except Exception as error:  # INVARIANT: what could not be undone is not begun
+        _logger.exception("Tool %s was not run: a resource could not be taken into the transaction", attempt.name)
+        attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
+        return False
+    held.watch(scope.join)
+    return True
+
+
 async def _handle(
     attempt: _Attempt, tool: Tool[Any, Any], context: ToolContext, inner: Scope, driver: Driver
 ) -> ToolResult[Any] | None:
     """Run the handler. Its result comes back if it is one; whatever else happened is in the attempt."""
     nested = current.set(inner) if inner.readonly else None
+    attempt.seats = ()  # the handler starts: what was reserved for it is used
     try:
         if driver is SYNC and tool.timeout is None:
             answer: Any = cast("Any", tool.handler)(attempt.params, context=context)
@@ -507,14 +515,19 @@ def _commit(attempt: _Attempt, scope: Scope, context: ToolContext) -> None:
         if storage is not None:
             storage.stage(event)
         scope.commit()
-    except RollbackError:
-        raise
-    except Exception as error:  # INVARIANT: a commit that fails is a failed call; the scope has rolled back already
-        attempt.event = None
+    except BaseException as error:
+        if scope.committed:
+            raise
+        attempt.event = None  # it said ok, and was never shown to anybody
         if storage is not None:
             storage.unstage()
+        if isinstance(error, RollbackError):
+            core.poison = error
+        if isinstance(error, RollbackError) or not isinstance(error, Exception):
+            raise
+        # INVARIANT: a commit that fails is a failed call; the scope has rolled back already
         _logger.exception("The changes of tool %s could not be kept", tool.name)
-        attempt.fail("failed", f"Internal error: {str(error) or type(error).__name__}", retryable=False)
+        attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
         return
     if storage is not None:
         storage.flush()
@@ -528,35 +541,51 @@ def _changes(scope: Scope) -> Changes:
     return Changes(tuple(slices), files) if slices or files else NO_CHANGES
 
 
-def _settle(attempt: _Attempt, scope: Scope, held: Any) -> None:
-    """Roll back unless committed, close the tool scope, record the event, let the next call in, tell subscribers."""
-    core = attempt.core
-    failure: RollbackError | None = None
+def _settle(attempt: _Attempt, scope: Scope, held: Any, context: ToolContext) -> None:
+    """Roll back unless committed, close the tool scope, record the event, let the next call in, tell subscribers.
+
+    Each step runs whatever became of those before it: a session must never stay locked, a call never unrecorded.
+    """
     try:
-        if not scope.committed:
-            compensations = scope.compensations
-            try:
-                scope.rollback()
-            except RollbackError as error:
-                failure = core.poison = error
-                attempt.fail("failed", f"Internal error: {error}", retryable=False)
-            for compensate in reversed(compensations):
-                compensate()
+        if attempt.seats and attempt.tool is not None:
+            _release(attempt.seats, attempt.tool, attempt.params, context)
     finally:
         try:
-            held.close()
-        except Exception:  # INVARIANT: a failing close is logged and never changes the outcome
-            _logger.exception("Closing the resources of tool %s failed", attempt.call.name)
-        if attempt.event is None:
-            core.keep(attempt.describe())
-        else:
-            core.keep_in_memory(attempt.event)
-        scope.leave()
-        if not scope.nested:
-            for deliver in scope.delivered():
-                deliver()
-    if failure is not None:
-        raise failure
+            if not scope.committed:
+                _roll_back(attempt, scope)
+        finally:
+            try:
+                _close(attempt, held)
+            finally:
+                try:
+                    if attempt.event is None:
+                        attempt.core.keep(attempt.describe())
+                    else:
+                        attempt.core.keep_in_memory(attempt.event)
+                finally:
+                    scope.leave()
+                    if not scope.nested:
+                        run_all(scope.delivered(), "A subscriber failed")
+
+
+def _roll_back(attempt: _Attempt, scope: Scope) -> None:
+    compensations = scope.compensations
+    try:
+        scope.rollback()
+    except RollbackError as error:
+        attempt.core.poison = error
+        attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
+        raise
+    finally:
+        if compensations:
+            run_all(reversed(compensations), "Undoing an external effect failed")
+
+
+def _close(attempt: _Attempt, held: Any) -> None:
+    try:
+        held.close()
+    except Exception:  # INVARIANT: a failing close is logged and never changes the outcome
+        _logger.exception("Closing the resources of tool %s failed", attempt.name)
 
 
 def _compensate(attempt: _Attempt, context: ToolContext) -> None:
@@ -571,7 +600,7 @@ def _compensate(attempt: _Attempt, context: ToolContext) -> None:
         success, message = True, ""
     except Exception as error:  # INVARIANT: every compensation is tried, and its failure is recorded
         _logger.exception("Compensating %s failed", tool.name)
-        success, message = False, str(error) or type(error).__name__
+        success, message = False, _said(error)
     key = context.idempotency_key
     core.record(Compensated(tool.name, attempt.call_id, key, success, message, core.clock.now(), core.session_id))
 
@@ -589,8 +618,22 @@ async def _settled(driver: Driver, awaitable: Awaitable[Any]) -> Any:
 # -- what went wrong, in words ---------------------------------------------------------------------------------------
 
 
+def _said(error: BaseException) -> str:
+    """What the error says; its type when it says nothing or cannot even say that."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  INVARIANT: an error that cannot be told is still only a failed call
+        return type(error).__name__
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
 def _find(call: ToolCall, run: Run) -> ToolBinding | None:
     prompt = run.prompt
+    if not isinstance(call.name, str):
+        return None
     found: ToolBinding | None = None if prompt is None else prompt.find_tool(call.name, run.session)
     if call.parsed is not UNPARSED:
         tool = cast("Tool[Any, Any]", call.arguments)
@@ -616,6 +659,7 @@ def _parse(attempt: _Attempt, tool: Tool[Any, Any]) -> bool:
 
 
 def _unknown(name: str, run: Run) -> str:
+    name = _shortened(name)
     names: Sequence[str] = () if run.prompt is None else run.prompt.tool_names(run.session)
     if not names:
         return f"Unknown tool '{name}'\nThere are no tools to call here."
@@ -633,24 +677,21 @@ def _timed_out(tool: Tool[Any, Any]) -> str:
 
 def _explain(tool: Tool[Any, Any], error: Exception) -> tuple[str, bool]:
     """What the model reads of an exception, and whether trying again can help."""
-    detail = str(error)
-    if isinstance(error, FilesystemError | ValueError):
-        _logger.info("Tool %s refused: %s", tool.name, detail or type(error).__name__)
-        return detail or type(error).__name__, True
-    if isinstance(error, ContractError):
-        _logger.info("Tool %s: %s", tool.name, detail)
+    detail = _said(error)
+    if isinstance(error, FilesystemError | ValueError | ContractError):
+        _logger.info("Tool %s refused: %s", tool.name, detail)
         return detail, True
     _logger.error("Tool %s raised %s", tool.name, type(error).__name__, exc_info=error)
     if isinstance(error, TypeError):
         return f"Tool '{tool.name}' raised TypeError: {detail}", False
-    return f"Internal error: {detail or type(error).__name__}", False
+    return f"Internal error: {detail}", False
 
 
 def _interrupt(attempt: _Attempt, error: BaseException) -> None:
     """Name the outcome of a call that something beyond it brought to an end."""
     if attempt.event is not None:
         return
-    detail = str(error) or type(error).__name__
+    detail = _said(error)
     if isinstance(error, DeadlineExceededError):
         attempt.fail("deadline", detail, retryable=False)
     elif isinstance(error, BudgetExceededError):

@@ -38,6 +38,7 @@ _FRAME = struct.Struct("<BII")
 FRAME = _FRAME.size
 """What a record has before its payload, in bytes."""
 _LONGEST = 2**32 - 1
+_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class Source:
@@ -129,16 +130,29 @@ class RecordFile:
         try:
             _write_all(self._fd, record, offset)
             if self._fsync:
-                os.fdatasync(self._fd)
+                _sync(self._fd)
             self.end = offset + len(record)
         except BaseException as error:
-            self._cut_back(offset)
+            self.cut_back(offset)
             if isinstance(error, OSError):
                 raise SessionStorageError(
                     f"Cannot write to the session file {self.path}: {error.strerror}. Nothing was committed."
                 ) from error
             raise
         return offset
+
+    def cut_back(self, offset: int) -> None:
+        """Take back what was written from `offset` on: the commit it belongs to did not happen."""
+        if self._broken:
+            return
+        self.end = offset
+        try:
+            os.ftruncate(self._fd, offset)
+        except OSError as error:
+            self._broken = (
+                f"Cannot write to the session file {self.path}: an earlier write failed half-way "
+                f"({error.strerror}). Open the session again."
+            )
 
     def close(self) -> None:
         """Give the lock back. Reading through `source` stays possible."""
@@ -151,16 +165,6 @@ class RecordFile:
         if os.getpid() != self._pid:
             raise SessionStorageError(
                 f"Cannot write to {self.path} in a forked process: the session belongs to the process that opened it."
-            )
-
-    def _cut_back(self, offset: int) -> None:
-        self.end = offset
-        try:
-            os.ftruncate(self._fd, offset)
-        except OSError as error:
-            self._broken = (
-                f"Cannot write to the session file {self.path}: an earlier write failed half-way "
-                f"({error.strerror}). Open the session again."
             )
 
     def _write_header(self, header: dict[str, Any]) -> tuple[dict[str, Any], int]:

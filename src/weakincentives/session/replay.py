@@ -108,6 +108,8 @@ class Replay:
             found = self._histories.setdefault(name, _History(cls, reason))
         else:
             found = self._states.setdefault(name, _State(cls, reason))
+            if kind == "keyed":
+                found.hold_by_key(self.shapes)
         self._slices[number] = found
         return found
 
@@ -145,15 +147,27 @@ class _State:
         self.lost = lost
         self._raw: list[Any] = []
         self._keyed: Keyed[Any] | Unreadable[Any] | None = None
-        self.clear()
 
     def __len__(self) -> int:
         return len(self._raw)
 
     def clear(self) -> None:
         self._raw = []
-        blank = None if self.cls is None else no_items(self.cls)
-        self._keyed = blank if isinstance(blank, Keyed) else None
+        if self._keyed is not None:
+            self._keyed = self._blank
+
+    def hold_by_key(self, shapes: Shapes) -> None:
+        """From here on one item per key. What came before was stored when the class was not keyed yet."""
+        if self.cls is not None and self._keyed is None:
+            items = self.items(shapes)
+            self._keyed = items if isinstance(items, Keyed | Unreadable) else None
+
+    @property
+    def _blank(self) -> Keyed[Any]:
+        assert self.cls is not None
+        blank = no_items(self.cls)
+        assert isinstance(blank, Keyed)
+        return blank
 
     def take(self, op: list[Any], shapes: Shapes) -> None:
         if self._keyed is not None:
@@ -180,9 +194,7 @@ class _State:
                 case [2, parts]:
                     kept = () if all(len(part) == 1 for part in parts) else tuple(now)
                     news = [part if len(part) == 2 else [self._value(part[0], shapes)] for part in parts]
-                    blank = no_items(cls)
-                    assert isinstance(blank, Keyed)
-                    return blank.of(_assemble(kept, news))
+                    return self._blank.of(_assemble(kept, news))
                 case [_, key, delta]:
                     key, delta = decode(shapes.unpack(key)), decode(shapes.unpack(delta))
                     return now.append(cls.patched(now.get(key), key, delta))
@@ -205,7 +217,7 @@ class _State:
         cls: Any = self.cls
         try:
             return no_items(cls).of(self._value(raw, shapes) for raw in self._raw)
-        except (SessionStorageError, CodecError) as error:
+        except (SessionStorageError, CodecError, AttributeError) as error:  # the key may be a field that is not there
             return Unreadable(_unreadable(cls, str(error)), no_items(cls))
 
 

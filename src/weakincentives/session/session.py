@@ -20,7 +20,7 @@ from immutables import Map
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import RollbackError, SessionStorageError, TransactionError
 from ..serde.codec import type_name
-from ..transaction import CommitLog, ResourceView, Scope, Store, WriterLock, current_scope, view_of
+from ..transaction import CommitLog, ResourceView, Scope, Store, WriterLock, current_scope, run_all, view_of
 from ..transaction.scope import current as _current
 from .dispatcher import EventBus
 from .events import TransactionRolledBack
@@ -648,20 +648,27 @@ class SessionTransaction:
         assert scope is not None
         if self._token is not None:
             Scope.deactivate(self._token)
+        call_ids, compensations = scope.call_ids, scope.compensations
         try:
             if error is None and not self._undo:
                 scope.commit()
             else:
-                self._roll_back(scope, error)
+                scope.rollback()
         except RollbackError as failure:
             self._session._core.poison = failure
+            error = failure
+            raise
+        except BaseException as failure:
+            error = failure
             raise
         finally:
-            scope.leave()
-        if scope.nested:
-            return
-        for deliver in scope.delivered():
-            deliver()
+            try:
+                if not scope.committed:
+                    self._taken_back(call_ids, compensations, error)
+            finally:
+                scope.leave()
+        if not scope.nested:
+            run_all(scope.delivered(), "A subscriber failed")
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self.__exit__(kind, error, trace)
@@ -684,15 +691,12 @@ class SessionTransaction:
         finally:
             scope.leave()
 
-    def _roll_back(self, scope: Scope, error: BaseException | None) -> None:
+    def _taken_back(
+        self, call_ids: Sequence[str], compensations: Sequence[Callable[[], None]], error: BaseException | None
+    ) -> None:
+        """Record that these calls do not count any more, and undo what they did outside, last one first."""
         core = self._session._core
-        call_ids, compensations = tuple(scope.call_ids), tuple(scope.compensations)
-        try:
-            scope.rollback()
-        finally:
-            reason = "rolled back on request" if error is None else f"{type(error).__name__}: {error}"
-            event = TransactionRolledBack(call_ids, self.tag, reason, core.clock.now(), core.session_id)
-            if call_ids or self.tag:
-                core.record(event)
-        for compensate in reversed(compensations):
-            compensate()
+        if call_ids or self.tag:
+            reason = "rolled back on request" if error is None else type(error).__name__
+            core.record(TransactionRolledBack(tuple(call_ids), self.tag, reason, core.clock.now(), core.session_id))
+        run_all(reversed(compensations), "Undoing an external effect failed")

@@ -40,8 +40,10 @@ class Shapes:
         """The record with the fresh entries is written."""
         self._settled = len(self._entries)
 
-    def forget(self) -> None:
-        """The record with the fresh entries could not be written."""
+    def forget(self, settled: int | None = None) -> None:
+        """The record with the fresh entries could not be written; or was taken back, to when `settled` were there."""
+        if settled is not None:
+            self._settled = settled
         for entry in self.fresh():
             del self._ids[_key(entry)]
         del self._entries[self._settled :]
@@ -54,12 +56,16 @@ class Shapes:
             self._entries.append(list(entry))
         return number
 
+    @property
+    def settled(self) -> int:
+        return self._settled
+
     def entry(self, number: int) -> list[Any]:
         return self._entries[number]
 
     def pack(self, data: Any) -> Any:
         """Encoded data with numbers in place of what repeats."""
-        kind: Any = type(data)
+        kind = cast("type[object]", type(data))
         if kind is list:
             return [self.pack(item) if type(item) in _NESTED else item for item in data]
         if kind is not dict:
@@ -84,14 +90,16 @@ class Shapes:
 
     def unpack(self, data: Any) -> Any:
         """What `pack` was given."""
-        kind: Any = type(data)
+        kind = cast("type[object]", type(data))
         if kind is list:
             return [self.unpack(item) if type(item) in _NESTED else item for item in data]
         if kind is not dict:
             return data
         mark: Any = data.get(_TAG)
         if type(mark) is list:
-            items: list[Any] = [self.unpack(item) if type(item) in _NESTED else item for item in cast("list[Any]", mark)]
+            items: list[Any] = [
+                self.unpack(item) if type(item) in _NESTED else item for item in cast("list[Any]", mark)
+            ]
             return self._unpack_shape(self._entries[items.pop(0)], items)
         if type(mark) is int:
             entry = self._entries[mark]

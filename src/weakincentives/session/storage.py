@@ -107,22 +107,18 @@ class SessionLog:
         item: object = None
         if txn_id:
             item = getattr(self._staged, "item", None)
-        with self._mutex:
-            with _Draft(self) as draft:
-                for store, ops in changes:
-                    attached = self._names.get(store)
-                    if attached is None:
-                        for op in ops:
-                            draft.write(op)
-                    else:
-                        draft.files(attached[0], [attached[1].encode_op(op) for op in ops])
-                if item is not None:
-                    draft.log(type(item), item)
-                draft.commit(txn_id)
+            self._staged.item = None
+        with self._mutex, _Draft(self) as draft:
+            for store, ops in changes:
+                attached = self._names.get(store)
+                if attached is None:
+                    for op in ops:
+                        draft.write(op)
+                else:
+                    draft.files(attached[0], [attached[1].encode_op(op) for op in ops])
             if item is not None:
-                self._staged.item = None
-            if self._txn_ids is not None:
-                self._txn_ids.add(txn_id)
+                draft.log(type(item), item)
+            draft.commit(txn_id)
 
     def stage(self, item: object) -> None:
         self._staged.item = item
@@ -174,7 +170,7 @@ class SessionLog:
             store.log = self
 
     def describes(self, name: str) -> bool:
-        return name in self._attachments
+        return bool(self._attachments.get(name))
 
     # -- earlier positions -----------------------------------------------------------------------------------------
 
@@ -258,11 +254,25 @@ class _Draft:
             payload = b"\n".join([orjson.dumps(self.head), *self._lines])
         except orjson.JSONEncodeError as error:
             raise SessionStorageError(f"Cannot store this change: {error}.") from error
-        offset = self._log._file.append(payload)
-        self._shapes.settle()
-        self._log._offsets.append(offset)
-        for name, _ in self.head.get("f", ()):
-            self._log._attachments.setdefault(name, array("Q")).append(offset)
+        log, settled = self._log, self._shapes.settled
+        offset, names = log._file.end, [name for name, _ in self.head.get("f", ())]
+        try:
+            log._file.append(payload)
+            for name in names:
+                log._attachments.setdefault(name, array("Q")).append(offset)
+            if log._txn_ids is not None and txn_id:
+                log._txn_ids.add(txn_id)
+            log._offsets.append(offset)
+            self._shapes.settle()
+        except BaseException:  # an interrupt between two of these may not leave them at odds
+            log._file.cut_back(offset)
+            if log._txn_ids is not None:
+                log._txn_ids.discard(txn_id)
+            for name in names:
+                _drop_from(log._attachments.get(name), offset)
+            _drop_from(log._offsets, offset)
+            self._shapes.forget(settled)
+            raise
 
     def _slice_op(self, op: SliceOp[Any], before: Items[Any]) -> list[Any]:
         match op:
@@ -300,6 +310,11 @@ class _Draft:
             else:
                 parts.append([self._packed(item)])
         return parts
+
+
+def _drop_from(offsets: array[int] | None, offset: int) -> None:
+    while offsets and offsets[-1] >= offset:
+        offsets.pop()
 
 
 class _Numbers:

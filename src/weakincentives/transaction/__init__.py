@@ -13,6 +13,7 @@ from .scope import (
     Snapshotable,
     Store,
     current_scope,
+    run_all,
     view_of,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "Store",
     "WriterLock",
     "current_scope",
+    "run_all",
     "view_of",
 ]

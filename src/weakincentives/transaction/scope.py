@@ -21,7 +21,7 @@ import itertools
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
@@ -242,6 +242,7 @@ class Scope:
     _decided = False
     _doomed = ""
     _ended = False
+    _undone = False
     _has_branches = False
     _siblings: WriterLock | None = None
     _txn_id = ""
@@ -430,6 +431,7 @@ class Scope:
         try:
             if self._doomed:
                 raise TransactionError(self._doomed)
+            self._clean_up()
             if self.parent is not None:
                 self._merge(self.parent)
             elif self._overlays or self._has_branches:
@@ -445,9 +447,17 @@ class Scope:
         self._finish()
 
     def rollback(self) -> None:
-        """Drop the overlays and undo the branches; raises `RollbackError` when something could not be restored."""
+        """Drop the overlays and undo the branches; raises `RollbackError` when something could not be restored.
+
+        Nothing is left to do after a commit that failed: it has rolled back by itself.
+        """
+        if self._undone:
+            return
         self._end("roll back")
-        self._undo()
+        try:
+            self._clean_up()
+        finally:
+            self._undo()
 
     def fence(self) -> None:
         """End the right to write now; commit is no longer possible, rollback is. For a handler that may still run."""
@@ -457,38 +467,38 @@ class Scope:
 
     def _end(self, verb: str) -> None:
         with self._mutex:
-            if self._ended and not self._doomed:
+            if self._decided or (self._ended and not self._doomed):
                 raise TransactionError(f"Cannot {verb}: this transaction has already ended.")
             self._ended = True
-            enders, self._enders = self._enders, ()
-            unobserve, self._unobserve = self._unobserve, ()
-        if not unobserve and not enders:
-            return
-        for fn in (*unobserve, *enders):
-            try:
-                fn()
-            except Exception:
-                _logger.exception("A clean-up at the end of a tool call failed")
+
+    def _clean_up(self) -> None:
+        with self._mutex:
+            todo, self._unobserve, self._enders = (*self._unobserve, *self._enders), (), ()
+        if todo:
+            run_all(todo, "A clean-up at the end of a tool call failed")
 
     def _undo(self) -> None:
+        self._undone = True
         self._overlays = {}
         self.touched = {}
         self._after = ()
         causes: list[Exception] = []
-        for resource, branch, taken in reversed(self._undoes.values()):
+        interrupt: BaseException | None = None
+        undoes, self._undoes = self._undoes, {}
+        for resource, branch, taken in reversed(undoes.values()):
             try:
                 if branch is None:
                     resource.restore(taken)
                 else:
                     branch.rollback()
-            except Exception as error:  # noqa: BLE001  INVARIANT 4: a failing restore never stops the others
+            except BaseException as error:  # noqa: BLE001  INVARIANT 4, 5: nothing stops the other restores
+                if not isinstance(error, Exception):
+                    interrupt = error
+                    error = TransactionError(f"interrupted by {type(error).__name__}")
                 error.add_note(f"while restoring {type(resource).__qualname__}")
                 causes.append(error)
-        self._undoes = {}
         if causes:
-            raise RollbackError(
-                "Restoring after a failed tool call did not succeed; the session refuses further writes", causes
-            )
+            raise RollbackError(_UNRESTORED, causes) from interrupt
 
     def _publish(self) -> None:
         if self._has_branches:
@@ -561,7 +571,22 @@ class Scope:
         return after
 
 
+_UNRESTORED = "Restoring after a failed tool call did not succeed; the session refuses further writes"
 _IMPURE = "A reducer must be pure: it cannot write to the session it reduces. Dispatch from the handler instead."
+
+
+def run_all(todo: Iterable[Callable[[], object]], complaint: str) -> None:
+    """Run every one of them; failures are logged, an interrupt is raised when all have had their turn."""
+    interrupt: BaseException | None = None
+    for fn in todo:
+        try:
+            fn()
+        except Exception:  # INVARIANT: clean-up never stops half-way and never changes the outcome
+            _logger.exception(complaint)
+        except BaseException as error:  # noqa: BLE001
+            interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _rebased(store: Store[R], overlay: Overlay[R], now: R) -> R:
