@@ -908,3 +908,17 @@ def test_rich_values_come_back_as_they_were(session: Session, reopen: Opens) -> 
     again = reopen()
     assert again[Rich].all() == (rich,)
     assert again[Step].get("a\nb") == Step("a\nb", rich)
+
+
+def test_a_slice_that_becomes_keyed_keeps_its_items(session: Session, reopen: Opens, program: Any) -> None:
+    """Items stored before a class was declared keyed are brought under their keys, and edits go on from there."""
+    fields = ("name", str), ("size", int)
+    plain = program("Turned", *fields)
+    session[plain].append(plain("a", 1), plain("a", 2), plain("b", 3), plain("c", 4))
+    session[plain].clear(lambda item: item.size == 4)
+    keyed = program("Turned", *fields, mark=keyed_slice(lambda item: item.name))
+    again = reopen()
+    assert again[keyed].all() == (keyed("a", 2), keyed("b", 3))
+    again[keyed].append(keyed("d", 5))
+    again[keyed].clear(lambda item: item.name == "a")
+    assert reopen()[keyed].all() == (keyed("b", 3), keyed("d", 5))

@@ -8,11 +8,14 @@ import random
 import resource
 import signal
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -274,3 +277,50 @@ def test_a_forked_process_cannot_write(tmp_path: Path) -> None:
     os.close(heard)
     session.close()
     assert said == (f"Cannot write to {path} in a forked process: the session belongs to the process that opened it.")
+
+
+class Interrupt:
+    """Raises Ctrl-C before the n-th line that the storage executes."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(("/session/storage.py", "/session/record.py", "/session/shapes.py")):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_an_interrupt_anywhere_in_a_commit_leaves_the_file_whole(tmp_path: Path) -> None:
+    """Interrupted before any line of the storage, a commit is in the file whole or not at all, and work goes on."""
+    fired = True
+    after = 0
+    while fired:
+        after += 1
+        path = tmp_path / str(after)
+        session, files = _open(path)
+        interrupt, before = Interrupt(after), sys.gettrace()
+        try:
+            with session.transaction():
+                session[Item].append(Item(1))
+                files.write("number", "1")
+                sys.settrace(interrupt)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        fired = interrupt.left <= 0
+        session[Item].append(Item(2))
+        session.dispatch(Done(3))
+        position = session.position
+        session.close()
+        session, files = _open(path)
+        whole = (session[Item].all(), files.list())
+        assert whole in (((Item(2),), []), ((Item(1), Item(2)), ["number"]))
+        assert (session[Done].all(), session.position) == ((Done(3),), position)
+        session.close()
+    assert after > 30

@@ -45,15 +45,16 @@ class Shapes:
         if settled is not None:
             self._settled = settled
         for entry in self.fresh():
-            del self._ids[_key(entry)]
+            self._ids.pop(_key(entry), None)
         del self._entries[self._settled :]
 
     def number(self, *entry: Any) -> int:
         """The number of an entry, which is made if need be."""
         number = self._ids.get(entry)
         if number is None:
-            number = self._ids[entry] = len(self._entries)
+            # In this order: after an interrupt in between the table has an entry too many, which harms nobody.
             self._entries.append(list(entry))
+            number = self._ids[entry] = len(self._entries) - 1
         return number
 
     @property
