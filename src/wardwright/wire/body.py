@@ -51,7 +51,8 @@ def read_any(body: bytes | bytearray | memoryview | str | dict[str, Any] | list[
     try:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise WireError(f"the body is not JSON: {error}") from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise WireError(f"the body is not JSON in valid UTF-8: {where}") from None
     if raw.count(b"{") + raw.count(b"[") > _SURELY_FLAT:
         dumped(value, "")
     return value

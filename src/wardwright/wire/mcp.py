@@ -86,6 +86,8 @@ class Asked:
     """Raw tool name of a `tools/call`."""
     call_id: str = ""
     """The call's id in the ledger, from the ruling."""
+    arguments: str | None = None
+    """What the call said; the result's turn repeats it."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,8 @@ class Message:
     """Of an answer: the method it answers."""
     turn: Turn | None = None
     """What the policy must see of it; None when there is nothing to see."""
+    error: Object | None = None
+    """JSON-RPC's error, if that is what came."""
 
 
 def parse_messages(
@@ -159,7 +163,7 @@ class StreamAssembler:
             return
         for message in parse_messages(data, self._asked):
             if message.kind == "error" and message.id is None:
-                self.errors.append({"message": "an error that answers no request"})
+                self.errors.append(message.error or {})
             elif message.id is not None and message.kind in ("answer", "error"):
                 if message.id not in self._open:
                     raise WireError(f"the request {message.id!r} was answered twice")
@@ -186,7 +190,7 @@ def _message(value: Json, asked: Mapping[MessageId, Asked], path: str) -> Messag
     if message_id is None:
         if "result" in value:
             raise WireError("an answer without an id")
-        return Message("error", None, "")
+        return Message("error", None, "", None, object_of(value, "error", path))
     question = asked.get(message_id)
     if question is None:
         raise WireError(f"an answer to {message_id!r}, which was not asked here")
@@ -230,12 +234,9 @@ def _answer(value: Object, message_id: MessageId, asked: Asked, path: str) -> Me
     method = asked.method
     called = METHODS.get(method, "").startswith("read: a call")
     if "error" in value:
-        error = value.get("error")
-        turn = None
-        if called:
-            text = text_of(error, "message", f"{path}.error") if isinstance(error, dict) else str(error)
-            turn = _result(asked, text, True)
-        return Message("error", message_id, method, turn)
+        error = object_of(value, "error", path)
+        text = text_of(error, "message", f"{path}.error" if path else "error")
+        return Message("error", message_id, method, _result(asked, text, True) if called else None, error)
     where = f"{path}.result" if path else "result"
     result = object_of(value, "result", path)
     turn = None
@@ -254,7 +255,8 @@ def _answer(value: Object, message_id: MessageId, asked: Asked, path: str) -> Me
 
 def _result(asked: Asked, content: str, failed: bool | None) -> Turn:
     name = asked.name or asked.method
-    items: list[Item] = [ResultItem(asked.call_id, content, failed, name)]
+    items: list[Item] = [] if asked.arguments is None else [CallItem(asked.call_id, name, asked.arguments)]
+    items.append(ResultItem(asked.call_id, content, failed, name))
     return Turn("result", "mcp", "", items)
 
 

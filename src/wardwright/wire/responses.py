@@ -278,7 +278,7 @@ class _Lowering:
 
     def message(self, item: Object, path: str) -> None:
         role = item.get("role")
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise unknown(f"{path}.role", "role", str(role))
         content = item.get("content")
         text = content if isinstance(content, str) else self._text(content, f"{path}.content")
@@ -479,9 +479,10 @@ class _Lowering:
         if error is not None:
             text = error if isinstance(error, str) else dumped(error, f"{path}.error")
             self.items.append(HostedResultItem(call_id, "mcp", text, True, server, name))
-        elif item.get("output") is not None or item.get("status") in _FAILED:
-            failed = item.get("status") == "failed"
-            output = text_of(item, "output", path)
+            return
+        status, output = text_of(item, "status", path), text_of(item, "output", path)
+        if status in _FAILED or item.get("output") is not None:
+            failed = status == "failed"
             self.items.append(HostedResultItem(call_id, "mcp", output, failed, server, name))
 
     def mcp_approval_request(self, item: Object, path: str) -> None:
@@ -891,7 +892,7 @@ class _Growing:
         for key, part in self._pieces:
             if key in {"text", "refusal"}:
                 content = item.get("content")
-                entry = content[part] if isinstance(content, list) and part < len(content) else None
+                entry = content[part] if isinstance(content, list) and 0 <= part < len(content) else None
                 text = entry.get(key) if isinstance(entry, dict) else None
             else:
                 text = item.get(key)

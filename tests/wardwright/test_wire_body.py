@@ -1,0 +1,63 @@
+"""Claims about reading a body: limits, encodings, repeated keys."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from wardwright.errors import WireError
+from wardwright.wire import body, chat_completions
+
+
+def test_an_object_is_read() -> None:
+    """Bytes with a JSON object give that object."""
+    assert body.read(b'{"a": [1, null]}') == {"a": [1, None]}
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}', b'{"a": 1e999}'])
+def test_what_is_no_json_is_refused(raw: bytes) -> None:
+    """Broken JSON, broken UTF-8, half of a surrogate pair and numbers that are none are wire errors that say where."""
+    with pytest.raises(WireError, match=r"^the body is not JSON in valid UTF-8: line 1, column \d+$"):
+        body.read(raw)
+
+
+def test_what_is_no_object_is_refused() -> None:
+    """A body is one object."""
+    with pytest.raises(WireError) as caught:
+        body.read(b"[]")
+    assert str(caught.value) == "expected an object, got a list"
+
+
+@pytest.mark.parametrize("depth", [255, 1_000, 5_000])
+def test_deep_nesting_is_refused(depth: int) -> None:
+    """A body that could be read but not written again is refused, and so is one that cannot be read."""
+    with pytest.raises(WireError):
+        body.read(b'{"a":' * depth + b"1" + b"}" * depth)
+
+
+def test_many_brackets_side_by_side_are_no_depth() -> None:
+    """A long flat body passes."""
+    assert len(orjson.dumps(body.read(b'{"a": [' + b"[],{}," * 2_000 + b"0]}"))) > 10_000
+
+
+def test_a_body_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More bytes than are ever read are refused before they are parsed."""
+    monkeypatch.setattr(body, "MAX_BYTES", 10)
+    with pytest.raises(WireError) as caught:
+        body.read(b'{"a": "bcdef"}')
+    assert str(caught.value) == "the body has 14 bytes; at most 10 are read"
+
+
+def test_a_repeated_key_shows_the_policy_what_is_forwarded() -> None:
+    """The last value counts, and it is the only one left in what is written again."""
+    raw = b'{"model": "a", "messages": [], "messages": [{"role": "user", "content": "x"}], "model": "b"}'
+    turn = chat_completions.parse_request(raw)
+    assert (turn.model, len(turn.items)) == ("b", 1)
+    assert orjson.dumps(body.read(raw)) == b'{"model":"b","messages":[{"role":"user","content":"x"}]}'
+
+
+def test_a_value_of_the_wrong_type_is_told_with_its_path() -> None:
+    """The complaint names what was expected, what came and where."""
+    with pytest.raises(WireError) as caught:
+        chat_completions.parse_request({"model": "m", "messages": [{"role": "user", "content": 5}]})
+    assert str(caught.value) == "expected a string or a list of parts, got a number - at `$.messages[0].content`"
