@@ -277,8 +277,11 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
                 found["tool_namespace", tool["namespace"]] = None
                 found["tool_name", tool["name"]] = None
     for selector in _mappings(decision.get("tool_policy_selectors")):
-        found["tool_policy_status", selector["status"]] = None
+        if selector["matched"]:
+            found["tool_policy_status", selector["status"]] = None
     final = _mapping(receipt.get("final"))
+    if status := _mapping(final.get("tool_policy")).get("status"):
+        found["tool_policy_status", status] = None
     for name, value in (
         ("model", _mapping(receipt.get("request")).get("model")),
         ("selected_model", final.get("selected_model")),

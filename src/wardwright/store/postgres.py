@@ -323,19 +323,19 @@ class PostgresStore:
             connection.execute(
                 "DELETE FROM register USING unnest(%s::bigint[], %s::bytea[], %s::bytea[]) AS gone (scope, rule, sub) "
                 "WHERE register.scope = gone.scope AND register.rule = gone.rule AND register.sub = gone.sub",
-                _columns(removed),
+                _columns(removed, 3),
             )
         if registers:
             connection.execute(
                 "INSERT INTO register SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::bytea[]) "
                 "ON CONFLICT (scope, rule, sub) DO UPDATE SET value = excluded.value",
-                _columns(registers),
+                _columns(registers, 4),
             )
         if ledger:
             connection.execute(
                 "INSERT INTO ledger SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::bigint[], %s::bytea[]) "
                 "ON CONFLICT (scope, key) DO UPDATE SET call = excluded.call, entry = excluded.entry",
-                _columns(ledger),
+                _columns(ledger, 4),
             )
         for scope, name in commit.unseal:
             gone = connection.execute(
@@ -593,7 +593,7 @@ class PostgresStore:
                     "INSERT INTO bucket SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) "
                     "ON CONFLICT (bucket) DO UPDATE SET first_ms = least(bucket.first_ms, excluded.first_ms), "
                     "last_ms = greatest(bucket.last_ms, excluded.last_ms)",
-                    _columns(spans),
+                    _columns(spans, 3),
                 )
             connection.execute(
                 "INSERT INTO indexed VALUES (%s, %s) ON CONFLICT (writer) DO UPDATE SET sequence = excluded.sequence",
@@ -608,7 +608,7 @@ class PostgresStore:
             for bucket, tag, bits in connection.execute(
                 "SELECT p.bucket, p.tag, p.bits FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (bucket, tag) "
                 "JOIN posting p ON p.bucket = wanted.bucket AND p.tag = wanted.tag",
-                _columns(places),
+                _columns(places, 2),
             ).fetchall()
         }
 
@@ -617,7 +617,7 @@ class PostgresStore:
         connection.execute(
             "INSERT INTO posting SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[]) "
             "ON CONFLICT (bucket, tag) DO UPDATE SET bits = excluded.bits",
-            _columns((bucket, tag, encode(bits)) for (bucket, tag), bits in postings.items()),
+            _columns(((bucket, tag, encode(bits)) for (bucket, tag), bits in postings.items()), 3),
         )
 
     # scopes' life
@@ -734,7 +734,7 @@ class PostgresStore:
                 "INSERT INTO counter SELECT * FROM unnest(%s::bytea[], %s::bigint[]) "
                 "ON CONFLICT (name) DO UPDATE SET value = counter.value + excluded.value",
                 # In one order by everybody, so that two counting at once never wait in a circle.
-                _columns(sorted((rows.key(name), value) for name, value in increments.items())),
+                _columns(sorted((rows.key(name), value) for name, value in increments.items()), 2),
             )
 
     def counters(self, prefix: str) -> dict[str, int]:
@@ -774,7 +774,7 @@ class _Reader:
         return 0 if bits is None else decode(bits)
 
 
-def _columns(table: Iterable[Sequence[Any]], width: int = 0) -> list[list[Any]]:
-    """Rows as the arrays that `unnest` takes; `width` only matters for an empty table."""
+def _columns(table: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Rows as the arrays that `unnest` takes; an empty table still has its width."""
     columns = [list(column) for column in zip(*table, strict=True)]
     return columns or [[] for _ in range(width)]

@@ -39,7 +39,39 @@ Tags = tuple[tuple[str, str], ...]
 _DEFLATED: Final = 1
 _WINDOW: Final = -13
 """A small window: making a deflater for the usual one costs more than deflating a receipt."""
-DICTIONARY: Final = b"TODO"
+_DICTIONARY: Final = (
+    b'[["kind","admin"],["kind","exchange"],["tenant",""],["application",""],["agent",""],["user",""],["session_id",""],'
+    b'["run_id",""],["principal",""],["tool_namespace",""],["tool_name",""],["tool_phase","argument_repair"],["tool_phase",'
+    b'"result_interpretation"],["tool_phase","planning"],["tool_risk_class","external_side_effect"],["tool_risk_class",'
+    b'"irreversible"],["tool_risk_class","write"],["tool_risk_class","read_only"],["tool_source","tool_choice"],["tool_source",'
+    b'"provider_event"],["tool_source","tool_result"],["tool_source","assistant_tool_call"],["tool_call_id",""],["rule",""],'
+    b'["tool_policy_status","blocked"],["tool_policy_status","denied"],["tool_policy_status","passed"],["model",""],'
+    b'["selected_model",""],["status","blocked"],["status","released"]]\n'
+    b'{"admin":{"action":"","target":""},"at_ms":1700000000000,"caller":{"agent":"","application":"","principal":"","session_id":"",'
+    b'"tenant":"","user":""},"decision":{"decision":"deny_call","gate":"reply","gates":[{"at_ms":1700000000000,"blocked_tools":[""],'
+    b'"calls":[{"call_id":"","name":"","provider_id":"","rules":[""],"status":"allow"}],"candidates":[{"facts":[0],"rule_id":"",'
+    b'"verdict":"no_match"},{"facts":[0,1],"rule_id":"","verdict":"matched"}],"conflicts":[{"message":"","rules":[]}],'
+    b'"decision":"block","elapsed_us":30,"facts":[{"arguments_digest":"","confidence":"inferred","effects":[],'
+    b'"execution_location":"client","name":"","namespace":"","ordinal":1,"phase":"result_interpretation","raw_name":"",'
+    b'"repeat":false,"result_digest":"","result_status":"success","risk_class":"write","source":"tool_result","tool_call_id":"",'
+    b'"trust":"untrusted","visibility_level":"remote_observed"},{"arguments_digest":"","confidence":"exact",'
+    b'"execution_location":"client","name":"","namespace":"","ordinal":1,"phase":"planning","raw_name":"","repeat":false,'
+    b'"result_status":"unknown","risk_class":"read_only","source":"assistant_tool_call","tool_call_id":"","trust":"untrusted",'
+    b'"visibility_level":"remote_observed"}],"findings":[{"action":"annotate","call_id":"","effect":"deny_call","enforced":true,'
+    b'"evidence":{"observed_count":1,"scope":"session_id","threshold":1},"facts":[0],"kind":"tool_selector","message":"",'
+    b'"rule_id":""}],"gate":"request","notes":["unseen_prefix"],"phase":"planning","route":{"allowed":[""],"model":"","prefer":[""]},'
+    b'"states":{"default":"active"}},{"at_ms":1700000000000,"decision":"allow","gate":"reply","target":""}],"message":"","rule_id":"",'
+    b'"tool_context":{"available_tools":[{"name":"","namespace":"","risk_class":"read_only"}],"phase":"planning","primary_tool":'
+    b'{"arguments_digest":""}},"tool_policy_selectors":[{"action":"block","id":"","kind":"tool_loop_threshold","matched":false,'
+    b'"matcher":{"namespace":"","phase":"planning","risk_class":"write"},"status":"passed","target":null},{"action":"switch_model",'
+    b'"id":"","kind":"tool_sequence","matched":true,"matcher":{"after":{"namespace":""}},"status":"routed","target":""}]},"final":'
+    b'{"attempts":[{"elapsed_ms":10,"model":"","provider":"","status":"ok"}],"http_status":200,"provider_metadata":'
+    b'{"wardwright_server_tools":[],"wardwright_tool_mediation":{}},"selected_model":"","status":"released","tool_policy":'
+    b'{"observed_count":null,"rule_id":"","scope":"session_id","status":"passed","threshold":null},"usage":{"input_tokens":0,'
+    b'"output_tokens":0,"price":0.0}},"id":"rcpt_","kind":"exchange","plan_hash":"","request":{"model":"","stream":false,'
+    b'"tool_choice":{"mode":"auto"},"tool_context":{"phase":"planning"},"wire":"chat_completions"},"version":1}'
+)
+"""What receipts have in common. CAUTION: it is part of the format; a change needs a new first byte, and this one kept for reading."""
 
 
 def key(text: str) -> bytes:
@@ -146,7 +178,7 @@ def scope_state(
 def pack(tags: Tags, body: bytes) -> bytes:
     """Tags and body of a receipt in one column; together they deflate to less than the body alone would with tags beside it."""
     plain = dump(tags) + b"\n" + body
-    deflater = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, 6, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
+    deflater = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, 6, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
     return bytes((_DEFLATED,)) + deflater.compress(plain) + deflater.flush()
 
 
@@ -186,7 +218,7 @@ def unpack(payload: Any) -> tuple[Tags, bytes]:
     try:
         if payload[0] != _DEFLATED:
             return (), b""
-        inflater = zlib.decompressobj(_WINDOW, DICTIONARY)
+        inflater = zlib.decompressobj(_WINDOW, _DICTIONARY)
         plain = inflater.decompress(payload[1:]) + inflater.flush()
         tags, body = plain.split(b"\n", 1)
         return tuple((name, value) for name, value in load(tags)), body
