@@ -12,6 +12,7 @@ WinkError
 │   ├── ReadOnlyError(PermissionError)      a write by a call declared effects="none"
 │   └── WouldDeadlockError                  blocking on a writer that needs this very thread
 ├── RollbackError(ExceptionGroup)           restoring failed; the session refuses further writes
+├── ApprovalError(ValueError)               no such call waits for approval, or it cannot go on from here
 ├── ResourceError(RuntimeError)             a resource cannot be built, found or closed
 ├── FilesystemError(OSError)                see filesystem.errors for its members
 └── SessionStorageError(RuntimeError)       a durable session cannot be opened or written
@@ -87,6 +88,10 @@ class RollbackError(WinkError, ExceptionGroup[Exception]):
 
     def derive(self, excs: Sequence[Exception]) -> RollbackError:  # pyright: ignore[reportIncompatibleMethodOverride]
         return RollbackError(self.message, excs)
+
+
+class ApprovalError(WinkError, ValueError):
+    """No such call waits for approval, or it cannot go on from what was passed."""
 
 
 class ResourceError(WinkError, RuntimeError):

@@ -79,21 +79,19 @@ class PlacedPolicy:
         """Whether `check` and `on_result` get the tool's name instead of the tool."""
         self.listens: Callable[..., object] | None = getattr(policy, "on_result", None)
         self.release: Callable[..., object] | None = getattr(policy, "release", None)
-        self.ask: Callable[..., object] | None = getattr(policy, "ask", None)
+        self.ask: Callable[..., object] | None = getattr(policy, "ask", None) if hasattr(policy, "heard") else None
 
     def decision(self, answer: object) -> PolicyDecision:
         """The answer of `check`, in the one form the pipeline reads; anything unknown denies."""
         if answer is None:
             return ALLOW
-        if isinstance(answer, PolicyDecision):
-            return (
-                answer
-                if answer.allowed or answer.reason
-                else PolicyDecision(False, self.unexplained, answer.approval_id)
-            )
+        if isinstance(answer, PolicyDecision) and isinstance(answer.allowed, bool):
+            if answer.allowed or (isinstance(answer.reason, str) and answer.reason):
+                return answer
+            return PolicyDecision(False, self.unexplained, answer.approval_id)
         if isinstance(answer, str):
             return PolicyDecision(False, answer or self.unexplained)
-        kind = type(answer).__name__
+        kind = repr(answer) if isinstance(answer, PolicyDecision) else type(answer).__name__
         return PolicyDecision(
             False,
             f"Policy '{self.name}' gave no usable decision: expected PolicyDecision, str or None, got {kind}. "
@@ -176,7 +174,7 @@ class SequentialDependencyPolicy:
 
     def __init__(self, dependencies: Mapping[str, Iterable[str]]) -> None:
         self.dependencies = {tool: cast("frozenset[str]", _names(needed)) for tool, needed in dependencies.items()}
-        self._mentioned = frozenset().union(*self.dependencies.values()) if self.dependencies else frozenset[str]()
+        self._mentioned: frozenset[str] = frozenset[str]().union(*self.dependencies.values())
         cycle = _cycle(self.dependencies)
         if cycle:
             raise PromptValidationError(f"SequentialDependencyPolicy has a cycle: {' -> '.join(cycle)}")
@@ -452,20 +450,28 @@ class RateLimitPolicy:
 
     def release(self, tool: Any, params: Any, *, context: ToolContext) -> None:  # noqa: ARG002
         if self.tools is None or tool.name in self.tools:
-            context.session.registers.update(self._register(tool, context), lambda times: ((times or [])[:-1], None))
+            context.session.registers.update(self._register(tool, context), _without_last)
 
     def _register(self, tool: Any, context: ToolContext) -> str:
         return f"rate:{context.policy_place or self.name}:{tool.name}"
 
 
-Ask = Callable[[Any, Any, ToolContext], "bool | str | Awaitable[bool | str]"]
+def _without_last(times: list[float] | None) -> tuple[list[float], None]:
+    return (times or [])[:-1], None
+
+
+Answer = bool | str | None
+Ask = Callable[[Any, Any, ToolContext], Answer | Awaitable[Answer]]
+ApprovalEntry = dict[str, Any]
+"""What a session's register holds of one approval: `tool`, `arguments` (redacted) and `call_id` of the call that asked,
+whether it is `waiting` for a decision, for how many calls it is `granted`, and why it was `refused`."""
 
 
 class ApprovalPolicy:
     """Somebody must approve each call of these tools.
 
-    With `ask`, that function decides: True approves, False or a reason rejects; it is called outside of any lock.
-    Without it the call is suspended: its outcome is `pending`, and `runtime.resume` goes on once it was decided. An
+    With `ask`, that function decides, outside of any lock: True approves, False or a reason refuses, None leaves it
+    open. What is open suspends the call: its outcome is `pending`, and `runtime.resume` goes on once it was decided. An
     approval is bound to the tool and its arguments, survives a restart of a durable session, and serves one call.
     """
 
@@ -473,73 +479,92 @@ class ApprovalPolicy:
 
     def __init__(self, tools: Iterable[str] | None = None, ask: Ask | None = None) -> None:
         self.tools = _names(tools)
-        self.ask_fn = ask
+        self._asker = ask
+        self.ask: Callable[..., Any] | None = None if ask is None else self._ask
+        """Called by the pipeline before the call takes its turn; `heard` gets the answer."""
 
-    def ask(self, tool: Any, params: Any, *, context: ToolContext) -> Any:
-        """Called by the pipeline before the call takes its turn; grants, rejects or leaves it to be decided later."""
-        if self.ask_fn is None or not self._governs(tool) or self._granted(tool, params, context):
+    def _ask(self, tool: Any, params: Any, *, context: ToolContext) -> Answer | Awaitable[Answer]:
+        if self._asker is None or not self._governs(tool):
             return None
-        return self.ask_fn(tool, params, context)
+        entry: ApprovalEntry = context.session.registers.get(approval_register(tool.name, params), {})
+        return None if "granted" in entry or "refused" in entry else self._asker(tool, params, context)
 
     def heard(self, answer: object, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision | None:
-        """Take the answer of `ask` down."""
+        """Take the answer down: an approval for `check` to find, a refusal at once."""
         if answer is None:
             return None
         if answer is True:
-            digest = argument_digest(tool.name, params)
-            context.session.registers.update(
-                f"approval:{digest}", lambda old: ({**(old or {}), "granted": (old or {}).get("granted", 0) + 1}, None)
-            )
+            context.session.registers.update(approval_register(tool.name, params), granted)
             return None
-        reason = answer if isinstance(answer, str) and answer else "It was rejected."
-        return PolicyDecision(False, f"Cannot call '{tool.name}': approval was refused. {reason}")
+        return _refusal(tool, answer if isinstance(answer, str) and answer else "It was rejected.")
 
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
         if not self._governs(tool):
             return ALLOW
-        digest = argument_digest(tool.name, params)
-        call_id = context.call_id
+        call = {"tool": tool.name, "arguments": serde.redact(params), "call_id": context.call_id, "waiting": True}
 
-        def use(entry: dict[str, Any] | None) -> tuple[dict[str, Any], str]:
-            entry = entry or {}
-            granted, refused = entry.get("granted", 0), entry.get("refused")
-            if granted:
-                return {**entry, "granted": granted - 1}, "granted"
-            if refused is not None:
-                return {k: v for k, v in entry.items() if k != "refused"}, f"refused:{refused}"
-            return {**entry, "tool": tool.name, "call_id": call_id, "arguments": serde.redact(params)}, "pending"
+        def use(entry: ApprovalEntry | None) -> tuple[ApprovalEntry | None, PolicyDecision | None]:
+            left: ApprovalEntry = {} if entry is None else dict(entry)
+            seats: int = left.pop("granted", 0)
+            if seats > 1:
+                left["granted"] = seats - 1
+            if seats:
+                return _unless_used_up(left), ALLOW
+            if "refused" in left:
+                refusal = _refusal(tool, left.pop("refused"))
+                return _unless_used_up(left), refusal
+            return {**left, **call}, None
 
-        answer = context.session.registers.update(f"approval:{digest}", use)
-        if answer == "granted":
-            return ALLOW
-        if answer.startswith("refused:"):
-            reason = answer.removeprefix("refused:")
-            return PolicyDecision(
-                False, f"Cannot call '{tool.name}': approval was refused.{' ' + reason if reason else ''}"
-            )
+        register = approval_register(tool.name, params)
+        decision = context.session.registers.update(register, use)
+        if decision is not None:
+            return decision
+        approval_id = register.removeprefix(APPROVALS)
         return PolicyDecision(
             False,
-            f"'{tool.name}' needs approval before it can run (approval id {digest}).\n"
+            f"'{tool.name}' needs approval before it can run (approval id {approval_id}).\n"
             "The call did not run. Wait for a decision, then retry with the same arguments.",
-            approval_id=digest,
+            approval_id=approval_id,
         )
 
     def release(self, tool: Any, params: Any, *, context: ToolContext) -> None:
         if self._governs(tool):
-            digest = argument_digest(tool.name, params)
-            context.session.registers.update(
-                f"approval:{digest}", lambda old: ({**(old or {}), "granted": (old or {}).get("granted", 0) + 1}, None)
-            )
+            context.session.registers.update(approval_register(tool.name, params), _given_back)
 
     def _governs(self, tool: Any) -> bool:
         return self.tools is None or tool.name in self.tools
 
-    def _granted(self, tool: Any, params: Any, context: ToolContext) -> bool:
-        entry = context.session.registers.get(f"approval:{argument_digest(tool.name, params)}") or {}
-        return bool(entry.get("granted") or entry.get("refused") is not None)
+
+APPROVALS: Final = "approval:"
+"""How the names of registers begin that hold approvals."""
 
 
-def argument_digest(tool_name: str, params: object) -> str:
-    """What an approval is bound to: the tool and exactly these arguments."""
-    text = json.dumps([tool_name, serde.dump(params)], sort_keys=True, ensure_ascii=False, default=repr)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+def approval_register(tool_name: str, params: object) -> str:
+    """Where an approval of this tool with exactly these arguments is kept."""
+    text = json.dumps([tool_name, serde.dump(params)], sort_keys=True, ensure_ascii=False)
+    return APPROVALS + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def granted(entry: ApprovalEntry | None) -> tuple[ApprovalEntry, None]:
+    """The entry after somebody approved one call."""
+    left = {key: value for key, value in (entry or {}).items() if key != "waiting"}
+    return {**left, "granted": left.get("granted", 0) + 1}, None
+
+
+def refused(entry: ApprovalEntry | None, reason: str) -> ApprovalEntry:
+    """The entry after somebody refused the next call."""
+    left = {key: value for key, value in (entry or {}).items() if key != "waiting"}
+    return {**left, "refused": reason}
+
+
+def _unless_used_up(entry: ApprovalEntry) -> ApprovalEntry | None:
+    return entry if entry.keys() & {"waiting", "granted", "refused"} else None
+
+
+def _given_back(entry: ApprovalEntry | None) -> tuple[ApprovalEntry, None]:
+    left = entry or {}
+    return {**left, "granted": left.get("granted", 0) + 1}, None
+
+
+def _refusal(tool: Any, reason: str) -> PolicyDecision:
+    return PolicyDecision(False, f"Cannot call '{tool.name}': approval was refused.{' ' + reason if reason else ''}")

@@ -18,6 +18,7 @@ from ..errors import PromptValidationError, ToolValidationError, VisibilityExpan
 from ..resources import ResourceContext, ResourceRegistry, ToolScope
 from ..session import Session
 from . import visibility
+from .artifacts import READ_ARTIFACT, read_artifact_tool
 from .overrides import LATEST, AppliedOverrides, PromptOverride, PromptOverridesStore, PromptTexts
 from .policies import PlacedPolicy, ToolPolicy
 from .rendering import OutputT, RenderedPrompt, RenderedSection, View, examples_text, join_blocks
@@ -83,6 +84,15 @@ class _Layout:
         for tool in extra_tools:
             refuse_non_tool(tool, "extra_tools")
             self._add(ToolBinding(tool, self.prompt_policies, ()), (), "extra_tools")
+        self.built_in: tuple[Tool[Any, Any], ...] = ()
+        """Tools the prompt has because others need them."""
+        if any(binding.tool.output_limit is not None for binding, _ in self.tools.values()):
+            if READ_ARTIFACT in self.tools:
+                raise PromptValidationError(
+                    f"The tool name '{READ_ARTIFACT}' is taken: a prompt with an output_limit has a tool of that name."
+                )
+            self.built_in = (read_artifact_tool(),)
+            self._add(ToolBinding(self.built_in[0], self.prompt_policies, ()), (), "output_limit")
         self.all_policies = (*(policy for placed in own.values() for policy in placed), *self.prompt_policies)
         self.listeners = tuple(policy for policy in self.all_policies if policy.listens is not None)
         if len({policy.place for policy in self.all_policies}) < len(self.all_policies):
@@ -304,6 +314,7 @@ class Prompt(Generic[OutputT]):
         tools += layout.extra_tools
         if applied is not None:
             tools = [applied.tools.get(tool.name, tool) for tool in tools]
+        tools += layout.built_in
         folded = [placed for placed, how in shown if how is SectionVisibility.SUMMARY]
         tools += (openers[name].tool for name in _openers(folded))
         blocks = (view.block(placed, how) for placed, how in shown)
