@@ -212,7 +212,14 @@ def tool_context(facts: Sequence[ToolFact], phase: Phase) -> dict[str, Any]:
         "phase": phase,
         "primary_tool": None if primary is None else stored(primary),
         "available_tools": [
-            {"namespace": fact.namespace, "name": fact.name, "risk_class": fact.risk_class} for fact in surface
+            {
+                "namespace": fact.namespace,
+                "name": fact.name,
+                "risk_class": fact.risk_class,
+                # What a replay under another catalog needs.
+                "raw_name": fact.raw_name,
+            }
+            for fact in surface
         ],
         "facts": [stored(fact) for fact in events],
     }
