@@ -232,11 +232,12 @@ class Evaluation(Generic[OutputT]):
             self.usage += usage
             if self.tracker is not None:
                 self.tracker.add(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-        self.wanted = tuple(map(self._own, reply.tool_calls))
+        reason = reply.stop_reason or "end_turn"
+        # Calls in a refused reply are fragments of what the model, or its provider, took back.
+        self.wanted = () if reason == "refusal" else tuple(map(self._own, reply.tool_calls))
         self.conversation.messages.append(Message("assistant", reply.text, self.wanted, None, reply.raw))
         if self.wanted:
             return self._response(reply.text, None, "tool_use")
-        reason = reply.stop_reason or "end_turn"
         if self._output is None or reason == "refusal":
             return self._response(reply.text, None, reason)
         try:
