@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from dataclasses import dataclass
+from typing import Any, assert_type
 
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.adapters import PromptResponse, ScriptedAdapter
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.runtime import MainLoop, Session, ToolCall, ToolOutcome, execute_tool
 
 
-def first_error(error: DeadlineExceededError) -> PromptEvaluationError | TimeoutError:
-    assert_type(error, DeadlineExceededError)
-    return error
+@dataclass(frozen=True)
+class Search:
+    query: str
+    limit: int = 10
+
+
+@dataclass(frozen=True)
+class Hits:
+    titles: tuple[str, ...]
+
+
+def search(params: Search, *, context: ToolContext) -> ToolResult[Hits]:
+    assert_type(context.session[Hits].latest(), Hits | None)
+    return ToolResult.ok(Hits((params.query,)), message="Found 1")
+
+
+tool = Tool[Search, Hits](name="search", description="Search the library.", handler=search)
+template = PromptTemplate[Hits](sections=[MarkdownSection(title="Library", template="Find books.", tools=[tool])])
+prompt, session = Prompt(template), Session()
+outcome = execute_tool(ToolCall("search", {"query": "owls"}), prompt=prompt, session=session)
+response = ScriptedAdapter(["{}"]).evaluate(prompt, session)
+
+assert_type(tool, Tool[Search, Hits])
+assert_type(prompt, Prompt[Hits])
+assert_type(outcome, ToolOutcome)
+assert_type(outcome.result, ToolResult[Any])
+assert_type(response, PromptResponse[Hits])
+assert_type(response.output, Hits | None)
+
+
+class Librarian(MainLoop[Search, Hits]):
+    def prepare(self, request: Search) -> Prompt[Hits]:
+        return prompt.bind(request)
+
+
+answer, used = Librarian(adapter=ScriptedAdapter(["{}"])).execute(Search("owls"))
+assert_type(answer.output, Hits | None)
+assert_type(used, Session)
