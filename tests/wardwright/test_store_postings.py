@@ -1,0 +1,73 @@
+"""Postings: sets of receipts as columns."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wardwright.store.postings import BUCKET, BucketSpan, Search, decode, encode, gather, merge, offsets, tag_id
+from wardwright.store.protocol import ReceiptQuery
+
+SETS = st.sets(st.integers(0, BUCKET - 1), min_size=1, max_size=80) | st.builds(
+    lambda start, length: set(range(start, min(start + length, BUCKET))),
+    st.integers(0, BUCKET - 1),
+    st.integers(1, BUCKET),
+)
+
+
+def bits(places: set[int]) -> int:
+    return sum(1 << place for place in places)
+
+
+@given(SETS)
+def test_a_posting_comes_back_equal(places: set[int]) -> None:
+    """However many receipts and however far apart."""
+    column = encode(bits(places))
+
+    assert decode(column) == bits(places)
+    assert list(offsets(decode(column))) == sorted(places, reverse=True)
+    assert len(column) <= 3 + BUCKET // 8
+
+
+@given(SETS, SETS)
+def test_merging_is_the_union(one: set[int], other: set[int]) -> None:
+    """In either form, in either order."""
+    assert decode(merge(encode(bits(one)), encode(bits(other)))) == bits(one | other)
+
+
+def test_a_lone_receipt_takes_a_few_bytes() -> None:
+    """Call ids are tags too, and almost every one is unique."""
+    assert len(encode(1 << 8_000)) <= 4
+
+
+@given(st.sets(st.integers(1, 3 * BUCKET), min_size=1, max_size=60))
+def test_gathering_finds_every_receipt_in_its_bucket(cursors: set[int]) -> None:
+    """Each tag's sets, joined over the buckets, are the cursors that carried it; spans cover their times."""
+    postings, spans = gather((cursor, cursor * 10, [("tag", "a")]) for cursor in cursors)
+
+    found = {bucket * BUCKET + place for (bucket, _), some in postings.items() for place in offsets(some)}
+    assert found == cursors
+    assert {tag for _, tag in postings} == {tag_id("tag", "a")}
+    assert all(
+        span.first_ms <= cursor * 10 <= span.last_ms
+        for cursor in cursors
+        for span in spans
+        if span.bucket == cursor // BUCKET
+    )
+
+
+def test_names_and_values_do_not_run_into_each_other() -> None:
+    """`ab`=`c` is another tag than `a`=`bc`."""
+    assert tag_id("ab", "c") != tag_id("a", "bc")
+
+
+def test_a_search_skips_buckets_outside_its_time() -> None:
+    """`since_ms` is included, `until_ms` is not."""
+    search = Search(ReceiptQuery(since_ms=10, until_ms=20))
+
+    assert [search.skips(BucketSpan(0, *span)) for span in ((0, 9), (0, 10), (19, 30), (20, 30))] == [
+        True,
+        False,
+        False,
+        True,
+    ]
