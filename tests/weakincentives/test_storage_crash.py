@@ -144,7 +144,9 @@ def test_a_torn_tail_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert path.stat().st_size == size
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 100, b"\xff" * 100, b"\xff\x01\0\0\0\0\0\0\0a", b"garbage"])
+@pytest.mark.parametrize(
+    "tail", [b"\0" * 100, b"\xff" * 100, b"\xff" + b"\0" * 8, b"\xff\x01\0\0\0\0\0\0\0a", b"garbage"]
+)
 def test_a_tail_that_holds_no_record_is_cut_off(tmp_path: Path, tail: bytes) -> None:
     """Zeros or rubbish after the last record, as a power cut may leave them, are no records."""
     path = tmp_path / "session"

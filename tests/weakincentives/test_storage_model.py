@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weakincentives.filesystem import InMemoryFilesystem
@@ -54,6 +54,10 @@ class World:
         self.files = files
         session[Named].register(Named, upsert_by(lambda named: named.name))
 
+    def begin(self) -> None:
+        """Something to work on."""
+        self.session[Task].seed([Task(name, size) for size, name in enumerate("abcdefgh")])
+
     def content(self) -> dict[str, Any]:
         session, files = self.session, self.files
         return {
@@ -80,6 +84,12 @@ def _delete(world: World, path: str) -> None:
         world.files.write(path, "made instead")
 
 
+def _rearrange(world: World, places: list[int], new: Task) -> None:
+    """Put some of what is there, and one more, in place of everything."""
+    there = world.session[Task].all()
+    world.session[Task].seed([*(there[place % len(there)] for place in places if there), new])
+
+
 def _steps(world: World, steps: list[Step]) -> None:
     with world.session.transaction():
         for step in steps:
@@ -98,7 +108,12 @@ writes: st.SearchStrategy[Step] = st.one_of(
     st.builds(lambda some: lambda world: world.session[Task].append(*some), st.lists(tasks, min_size=2, max_size=4)),
     st.builds(lambda some: lambda world: world.session[Task].seed(some), st.lists(tasks, max_size=3)),
     st.builds(lambda size: lambda world: world.session[Task].clear(lambda task: task.size < size), sizes),
-    st.just(lambda world: world.session[Task].clear()),
+    st.builds(lambda name: lambda world: world.session[Task].clear(lambda task: task.name == name), names),
+    st.builds(
+        lambda places, task: lambda world: _rearrange(world, places, task),
+        st.lists(st.integers(0, 9), max_size=9),
+        tasks,
+    ),
     st.builds(lambda name, size: lambda world: world.session.dispatch(Named(name, size)), names, sizes),
     st.builds(lambda name, size: lambda world: world.session[Counter].update(name, size), names, sizes),
     st.builds(lambda name: lambda world: world.session[Counter].clear(lambda counter: counter.name == name), names),
@@ -118,6 +133,7 @@ operations: st.SearchStrategy[Step] = st.one_of(
 )
 rare: st.SearchStrategy[Step] = st.one_of(
     st.just(lambda world: world.session.reset()),
+    st.just(lambda world: world.session[Task].clear()),
     st.builds(lambda steps: lambda world: _rewind(world, steps), st.lists(writes, max_size=3)),
 )
 REOPEN = "reopen"
@@ -131,6 +147,7 @@ def _open(path: Path) -> World:
     return World(session, files)
 
 
+@settings(max_examples=300)
 @given(programs, st.data())
 def test_every_position_is_what_the_model_was_then(program: list[Any], data: st.DataObject) -> None:
     """Reopened at any time, viewed or forked at any position, a durable session equals the in-memory one."""
@@ -138,6 +155,8 @@ def test_every_position_is_what_the_model_was_then(program: list[Any], data: st.
         path = Path(folder, "session")
         durable = _open(path)
         model = World(Session(), InMemoryFilesystem())
+        durable.begin()
+        model.begin()
         history = {durable.session.position: model.content()}
         for step in program:
             if step == REOPEN:
