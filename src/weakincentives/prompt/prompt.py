@@ -355,6 +355,15 @@ class Prompt(Generic[OutputT]):
                 return None
         return binding
 
+    def governing(self, tool: Tool[Any, Any]) -> ToolBinding:
+        """The tool with the policies it stands under when it is called from Python: those of its section, shown or
+        not, and the prompt's; for a tool the prompt does not have, the prompt's."""
+        layout = (self._plan or self._checked()).layout
+        found = layout.tools.get(tool.name)
+        if found is not None and found[0].tool.handler is tool.handler:
+            return found[0] if found[0].tool is tool else ToolBinding(tool, found[0].policies, found[0].path)
+        return ToolBinding(tool, layout.prompt_policies, ())
+
     def tool_names(self, session: Session | None = None) -> tuple[str, ...]:
         """The names of the tools that are there now, in the order of the rendered prompt."""
         plan = self._checked()

@@ -86,7 +86,7 @@ class ToolContext:
         self._resources = self.shared_resources
 
     @classmethod
-    def for_call(cls, run: Any, tool_name: str, call_id: str, resources: Any, scope: Scope) -> ToolContext:
+    def for_call(cls, run: Any, tool_name: str, call_id: str, resources: Any, scope: Scope | None) -> ToolContext:
         """The context of one call in the pipeline. WHY NOT the constructor: this is on the path of every call."""
         context = object.__new__(cls)
         context.session = run.session.bound(scope)
@@ -144,7 +144,7 @@ class ToolContext:
         """The same whenever this recorded call is run again; pass it on to outside services."""
         if not self._idempotency_key:
             text = f"{self.session.session_id}\x1f{self.call_id}"
-            self._idempotency_key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+            self._idempotency_key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         return self._idempotency_key
 
     @property

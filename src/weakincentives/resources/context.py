@@ -404,9 +404,11 @@ class ResourceContext:
 class ToolScope:
     """The resources of one tool call. Made by `ResourceContext.tool_scope`, closed by its holder."""
 
-    __slots__ = ("_context", "_observers", "_singletons", "_store")
+    __slots__ = ("_context", "_observers", "_seen", "_singletons", "_store")
 
     def __init__(self, context: ResourceContext) -> None:
+        self._seen: tuple[object, ...] | None = None
+        """The singletons a watcher knows of; None when nobody watches."""
         self._context = context
         self._singletons = context._ready
         self._store = _UNUSED
@@ -414,6 +416,8 @@ class ToolScope:
 
     def get(self, protocol: type[T], /) -> T:
         """The resource bound as `protocol`: the context's, this call's own, or a new one, as its scope says."""
+        if self._seen is not None and self._seen is not self._context._store.built:
+            self._catch_up()
         found = self._singletons.get(protocol)
         if found is None:
             found = self._store.ready.get(protocol)
@@ -425,6 +429,8 @@ class ToolScope:
 
     def get_optional(self, protocol: type[T], /) -> T | None:
         """The resource bound as `protocol`, or None when nothing is bound as it."""
+        if self._seen is not None and self._seen is not self._context._store.built:
+            self._catch_up()
         found = self._singletons.get(protocol)
         if found is None:
             found = self._store.ready.get(protocol)
@@ -460,8 +466,17 @@ class ToolScope:
         return self._context._listen(self._observers, fn)
 
     def watch(self, fn: Observer, /) -> None:
-        """`observe` for the one holder of the scope: until it is closed, and without the price of a way to stop."""
+        """`observe` for the one holder of the scope, until it is closed: `fn` hears of what is built for this call,
+        and, before it is handed out here, of each singleton that somebody else built meanwhile."""
         self._observers = {self: fn}
+        self._seen = self._context._store.built
+
+    def _catch_up(self) -> None:
+        known, self._seen = self._seen or (), self._context._store.built
+        for instance in self._seen:
+            if not any(instance is other for other in known):
+                for fn in tuple(self._observers.values()):
+                    fn(instance)
 
     def close(self) -> None:
         """Close what this call built, in reverse; failures are raised as one group at the end."""
@@ -498,6 +513,7 @@ class ToolScope:
         context = self._context
         with context._lock:
             self._singletons = _NOTHING
+            self._seen = None
             store = self._store
             if store is _UNUSED:
                 self._store = _ENDED

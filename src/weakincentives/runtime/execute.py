@@ -15,7 +15,7 @@ import asyncio
 import difflib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -39,7 +39,7 @@ from ..prompt.prompt import Prompt, ToolBinding
 from ..prompt.tool import Tool
 from ..prompt.tool_context import ToolContext
 from ..prompt.tool_result import ToolResult, text_or_awaitable
-from ..session import Compensated, Session
+from ..session import Compensated, Session, TransactionRolledBack
 from ..session.session import Core
 from ..transaction import Scope, WriterLock, run_all
 from ..transaction.scope import current
@@ -71,6 +71,9 @@ class Driver:
     def settle(self, awaitable: Awaitable[T]) -> Any:
         return workers.wait_for(awaitable)
 
+    def close(self, held: Any) -> Awaitable[None] | None:
+        return held.close()
+
 
 class AsyncDriver(Driver):
     """How the pipeline waits: by awaiting. Sync handlers go to a kept thread, so that the loop never blocks."""
@@ -88,6 +91,9 @@ class AsyncDriver(Driver):
     def settle(self, awaitable: Awaitable[T]) -> Any:
         return awaitable
 
+    def close(self, held: Any) -> Awaitable[None] | None:
+        return held.aclose()
+
     async def _threaded(self, fn: Callable[[], Any], timeout: float | None, scope: Scope) -> Any:
         job = workers.submit(fn)
         try:
@@ -98,7 +104,8 @@ class AsyncDriver(Driver):
         if not done:
             scope.fence()
             raise HandlerTimeout
-        return job.value()
+        answer = job.value()
+        return await answer if _awaits(answer) else answer
 
 
 SYNC, ASYNC = Driver(), AsyncDriver()
@@ -116,6 +123,7 @@ async def _within(timeout: float, awaitable: Awaitable[Any], scope: Scope) -> An
     except BaseException:
         scope.fence()
         task.cancel()
+        task.add_done_callback(_hush)
         raise
     if not task.done():
         scope.fence()
@@ -223,6 +231,8 @@ class _Attempt:
         params = self.params
         if params is UNPARSED:
             params = self.call.arguments
+            if isinstance(params, Mapping):
+                params = dict(params)  # what the caller does with its own later is not what was called
             if self.tool is not None and serde.has_secrets(self.tool.params_type):
                 params = serde.REDACTED
         elif params is not None and serde.has_secrets(type(params)):
@@ -298,6 +308,8 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
     # A read-only handler gets a scope of its own that refuses writes; policies still write to the call's.
     inner = Scope(scope, readonly=True) if readonly else scope
     held = run.resources.tool_scope()
+    if not readonly:
+        held.watch(scope.join)  # what is built for this call, by a policy too, is undone with it
     context = ToolContext.for_call(run, tool.name, attempt.call_id, held, inner)
     try:
         if binding.asks and await _ask(attempt, binding, context, driver):
@@ -311,20 +323,20 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
         try:
             if await _check(attempt, binding, context, driver):
                 return
-            if not readonly and not _begin(attempt, scope, held):
+            if not readonly and not _begin(attempt, scope):
                 return
             result = await _handle(attempt, tool, context, inner, driver)
             if result is not None and result.success:
                 await _approve_result(attempt, tool, result, context, driver)
             if attempt.outcome == "ok":
-                _commit(attempt, scope, context)
+                _commit(attempt, scope)
         finally:
             current.reset(token)
     except BaseException as error:
         _interrupt(attempt, error)
         raise
     finally:
-        _settle(attempt, scope, held, context)
+        await _settle(attempt, scope, held, context, driver)
 
 
 async def _ask(attempt: _Attempt, binding: ToolBinding, context: ToolContext, driver: Driver) -> bool:
@@ -407,7 +419,7 @@ def _release(passed: Sequence[PlacedPolicy], tool: Tool[Any, Any], params: objec
                 _logger.exception("Policy %s could not release its reservation", policy.name)
 
 
-def _begin(attempt: _Attempt, scope: Scope, held: Any) -> bool:
+def _begin(attempt: _Attempt, scope: Scope) -> bool:
     """Take what is built into the transaction. False: a resource could not be snapshotted, so nothing may run."""
     try:
         for resource in attempt.run.resources.built:
@@ -416,7 +428,6 @@ def _begin(attempt: _Attempt, scope: Scope, held: Any) -> bool:
         _logger.exception("Tool %s was not run: a resource could not be taken into the transaction", attempt.name)
         attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
         return False
-    held.watch(scope.join)
     return True
 
 
@@ -453,6 +464,12 @@ async def _handle(
         )
         return None
     result = cast("ToolResult[Any]", answer)
+    if not isinstance(result.message, str):
+        kind = type(cast("object", result.message)).__name__
+        attempt.fail(
+            "failed", f"Internal error: the message of tool '{tool.name}' must be text, got {kind}", retryable=False
+        )
+        return None
     attempt.result = result
     if not result.success:
         attempt.text = result.message
@@ -499,16 +516,15 @@ async def _approve_result(
     attempt.outcome = "ok"
 
 
-def _commit(attempt: _Attempt, scope: Scope, context: ToolContext) -> None:
+def _commit(attempt: _Attempt, scope: Scope) -> None:
     """Keep what the call did, together with its event."""
     core, tool = attempt.core, attempt.tool
     assert tool is not None
     if scope.touched:
         attempt.changes = _changes(scope)
-    if tool.compensate is not None and scope.nested:
-        scope.compensations = (*scope.compensations, partial(_compensate, attempt, context))
     if scope.nested:
-        scope.call_ids = (*scope.call_ids, attempt.call_id)
+        scope.succeeded(attempt.call_id, None if tool.compensate is None else partial(_compensate, attempt))
+        scope.mortal = scope.joined.difference(map(id, attempt.run.resources.built))
     event = attempt.describe()
     storage = core.storage
     try:
@@ -541,7 +557,7 @@ def _changes(scope: Scope) -> Changes:
     return Changes(tuple(slices), files) if slices or files else NO_CHANGES
 
 
-def _settle(attempt: _Attempt, scope: Scope, held: Any, context: ToolContext) -> None:
+async def _settle(attempt: _Attempt, scope: Scope, held: Any, context: ToolContext, driver: Driver) -> None:
     """Roll back unless committed, close the tool scope, record the event, let the next call in, tell subscribers.
 
     Each step runs whatever became of those before it: a session must never stay locked, a call never unrecorded.
@@ -555,7 +571,7 @@ def _settle(attempt: _Attempt, scope: Scope, held: Any, context: ToolContext) ->
                 _roll_back(attempt, scope)
         finally:
             try:
-                _close(attempt, held)
+                await _close(attempt, held, driver)
             finally:
                 try:
                     if attempt.event is None:
@@ -569,30 +585,37 @@ def _settle(attempt: _Attempt, scope: Scope, held: Any, context: ToolContext) ->
 
 
 def _roll_back(attempt: _Attempt, scope: Scope) -> None:
-    compensations = scope.compensations
+    """Take the call back, and with it the calls that succeeded inside it."""
+    core, call_ids, compensations = attempt.core, scope.call_ids, scope.compensations
     try:
         scope.rollback()
     except RollbackError as error:
-        attempt.core.poison = error
+        core.poison = error
+        scope.doom_family("A call inside could not be rolled back.")
         attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
         raise
     finally:
+        if call_ids:
+            core.record(TransactionRolledBack(tuple(call_ids), "", attempt.outcome, core.clock.now(), core.session_id))
         if compensations:
             run_all(reversed(compensations), "Undoing an external effect failed")
 
 
-def _close(attempt: _Attempt, held: Any) -> None:
+async def _close(attempt: _Attempt, held: Any, driver: Driver) -> None:
     try:
-        held.close()
+        closing = driver.close(held)
+        if closing is not None:
+            await closing
     except Exception:  # INVARIANT: a failing close is logged and never changes the outcome
         _logger.exception("Closing the resources of tool %s failed", attempt.name)
 
 
-def _compensate(attempt: _Attempt, context: ToolContext) -> None:
+def _compensate(attempt: _Attempt) -> None:
     """Undo an external effect because the transaction around it was rolled back."""
-    tool, core = attempt.tool, attempt.core
+    tool, core, run = attempt.tool, attempt.core, attempt.run
     assert tool is not None
-    assert tool.compensate is not None
+    held = run.resources.tool_scope()
+    context = ToolContext.for_call(run, tool.name, attempt.call_id, held, None)
     try:
         told: Any = cast("Any", tool.compensate)(attempt.params, attempt.result, context=context)
         if _awaits(told):
@@ -601,6 +624,8 @@ def _compensate(attempt: _Attempt, context: ToolContext) -> None:
     except Exception as error:  # INVARIANT: every compensation is tried, and its failure is recorded
         _logger.exception("Compensating %s failed", tool.name)
         success, message = False, _said(error)
+    finally:
+        held.close()
     key = context.idempotency_key
     core.record(Compensated(tool.name, attempt.call_id, key, success, message, core.clock.now(), core.session_id))
 
@@ -634,11 +659,10 @@ def _find(call: ToolCall, run: Run) -> ToolBinding | None:
     prompt = run.prompt
     if not isinstance(call.name, str):
         return None
-    found: ToolBinding | None = None if prompt is None else prompt.find_tool(call.name, run.session)
     if call.parsed is not UNPARSED:
         tool = cast("Tool[Any, Any]", call.arguments)
-        return found if found is not None and found.tool is tool else ToolBinding(tool, (), ())
-    return found
+        return ToolBinding(tool, (), ()) if prompt is None else prompt.governing(tool)
+    return None if prompt is None else prompt.find_tool(call.name, run.session)
 
 
 def _parse(attempt: _Attempt, tool: Tool[Any, Any]) -> bool:
@@ -768,6 +792,38 @@ async def aexecute_tool(
     return await pipeline(call, _run_of(call, prompt, session, context, surroundings), ASYNC)
 
 
+_AT_ONCE = 32
+"""How many read-only calls of one turn run at the same time, however many a model sends."""
+
+
+class _Batch:
+    """Neighbouring read-only calls: several lanes take the next one each, until all are done or one ends the run."""
+
+    def __init__(self, calls: Sequence[ToolCall], run: Run) -> None:
+        self.calls = calls
+        self.run = run
+        self.outcomes: dict[int, ToolOutcome] = {}
+        self.error: BaseException | None = None
+        self.waiting: Iterator[tuple[int, ToolCall]] = iter(enumerate(calls))
+        self.left: list[ToolCall] = []
+
+    async def lane(self, driver: Driver) -> None:
+        for index, call in self.waiting:
+            if self.error is not None:
+                self.left.append(call)
+                continue
+            try:
+                self.outcomes[index] = await pipeline(call, self.run, driver)
+            except BaseException as error:  # noqa: BLE001  INVARIANT: the other lanes end in order, then it is raised
+                self.error = self.error or error
+
+    def results(self) -> list[ToolOutcome]:
+        _record_unstarted(self.left, self.run)
+        if self.error is not None:
+            raise self.error
+        return [self.outcomes[index] for index in range(len(self.calls))]
+
+
 def execute_tools(
     calls: Sequence[ToolCall],
     *,
@@ -786,10 +842,11 @@ def execute_tools(
             if len(group) == 1:
                 outcomes.append(drive(pipeline(group[0], run, SYNC)))
                 continue
-            jobs = [workers.submit(partial(_run_one, call, run)) for call in group]
+            batch = _Batch(group, run)
+            jobs = [workers.submit(partial(_run_lane, batch)) for _ in range(min(_AT_ONCE, len(group)))]
             for job in jobs:
                 job.wait(None)
-            outcomes.extend([job.value() for job in jobs])
+            outcomes.extend(batch.results())
     except BaseException:
         _record_unstarted(calls[started:], run)
         raise
@@ -814,23 +871,24 @@ async def aexecute_tools(
             if len(group) == 1:
                 outcomes.append(await pipeline(group[0], run, ASYNC))
                 continue
-            tasks = [asyncio.ensure_future(pipeline(call, run, ASYNC)) for call in group]
+            batch = _Batch(group, run)
+            lanes = [asyncio.ensure_future(batch.lane(ASYNC)) for _ in range(min(_AT_ONCE, len(group)))]
             try:
-                await asyncio.wait(tasks)
-            except BaseException:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                raise
-            outcomes.extend([task.result() for task in tasks])
+                await asyncio.wait(lanes)
+            except BaseException as error:  # noqa: BLE001  raised by results(), when every lane has ended
+                batch.error = batch.error or error
+                for lane in lanes:
+                    lane.cancel()
+                await asyncio.gather(*lanes, return_exceptions=True)
+            outcomes.extend(batch.results())
     except BaseException:
         _record_unstarted(calls[started:], run)
         raise
     return outcomes
 
 
-def _run_one(call: ToolCall, run: Run) -> ToolOutcome:
-    return drive(pipeline(call, run, SYNC))
+def _run_lane(batch: _Batch) -> None:
+    drive(batch.lane(SYNC))
 
 
 def _groups(calls: Sequence[ToolCall], run: Run) -> Sequence[list[ToolCall]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ def submit(fn: Callable[[], T]) -> Job:
 
 
 class _LoopThread(threading.Thread):
-    """The event loop on which sync callers run async code. One for all, so that async clients keep their loop."""
+    """An event loop on which a sync caller runs async code. Kept, so that async clients find their loop again."""
 
     def __init__(self) -> None:
         super().__init__(name="weakincentives-loop", daemon=True)
@@ -122,35 +122,30 @@ class _LoopThread(threading.Thread):
         self.loop.run_forever()
 
 
-_loop_thread: list[_LoopThread] = []
-_loop_mutex = threading.Lock()
+_idle_loops: list[_LoopThread] = []
 
 
 def wait_for(awaitable: Awaitable[T]) -> T:
-    """Run async code from sync code, with or without a running loop in this thread."""
-    with _loop_mutex:
-        if not _loop_thread:
-            _loop_thread.append(_LoopThread())
-            _loop_thread[0].start()
-        thread = _loop_thread[0]
-    if threading.current_thread() is thread:
-        # Async code on our loop called sync code that calls async code: this loop is busy waiting, use another.
-        job = submit(lambda: asyncio.run(_awaited(awaitable)))
-        job.wait(None)
-        return job.value()
-    future = _schedule(thread.loop, _awaited(awaitable))
+    """Run async code from sync code, with or without a running loop in this thread.
+
+    One caller at a time has a loop to itself: async code may call sync code that comes here again without waiting for
+    itself. A single caller always gets the same loop.
+    """
+    try:
+        thread = _idle_loops.pop()
+    except IndexError:
+        thread = _LoopThread()
+        thread.start()
+    # The task copies the context it is made in, so it is made in the caller's.
+    future = contextvars.copy_context().run(asyncio.run_coroutine_threadsafe, _awaited(awaitable), thread.loop)
     try:
         return future.result()
     except BaseException:
-        if not future.done():  # interrupted here: stop the work there, and do not go on before it has stopped
-            future.cancel()
+        future.cancel()  # does nothing when the work is done; else the caller was interrupted: stop it there too
         raise
+    finally:
+        _idle_loops.append(thread)
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
-
-
-def _schedule(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> Any:
-    context = contextvars.copy_context()
-    return context.run(asyncio.run_coroutine_threadsafe, coroutine, loop)

@@ -6,13 +6,11 @@ container, and a session of a million calls would pause its process for half a s
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import pickle
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from .packing import pack, unpack
 
 T = TypeVar("T")
 
@@ -47,7 +45,8 @@ class Log(Generic[T]):
             self._tail.append(item)
             self._length += 1
             if len(self._tail) >= 2 * _BLOCK:
-                self._blocks.append(_pack(self._tail[:_BLOCK]))
+                old = self._tail[:_BLOCK]
+                self._blocks.append(pack(old) or tuple(old))
                 del self._tail[:_BLOCK]
 
     def extend(self, items: Iterable[T]) -> None:
@@ -73,7 +72,7 @@ class Log(Generic[T]):
             if number >= len(self._blocks):
                 return self._tail[place - self._length + len(self._tail)]
             block = self._blocks[number]
-        return (block if isinstance(block, tuple) else _unpack(block))[offset]
+        return (block if isinstance(block, tuple) else unpack(block))[offset]
 
     def _catch_up(self) -> None:
         """Index what came since the last time: whoever never asks by key pays nothing."""
@@ -86,7 +85,7 @@ class Log(Generic[T]):
             number = (self._indexed - len(self._stored)) // _BLOCK
             self._indexed = len(self._stored) + number * _BLOCK
             for block in self._blocks[number:]:
-                self._note(_unpack(block) if isinstance(block, bytes) else block)
+                self._note(unpack(block) if isinstance(block, bytes) else block)
         self._note(self._tail[self._indexed - tail_at :])
 
     def _note(self, items: Iterable[T]) -> None:
@@ -119,104 +118,5 @@ class Log(Generic[T]):
             stored, blocks, tail = self._stored, tuple(self._blocks), tuple(self._tail)
         yield from stored
         for block in blocks:
-            yield from (block if isinstance(block, tuple) else _unpack(block))
+            yield from (block if isinstance(block, tuple) else unpack(block))
         yield from tail
-
-
-class _Packer(pickle.Pickler):
-    """Pickles dataclasses by their fields: several times faster than their own state methods, and frozen ones too."""
-
-    def reducer_override(self, obj: object, /) -> Any:
-        cls = type(obj)
-        plan = _plans.get(cls)
-        if plan is None:
-            plan = _plans[cls] = _plan_of(cls)
-        if plan is not _ORDINARY:
-            return _rebuild, (cls, plan(obj))
-        if isinstance(obj, type) and "<locals>" in obj.__qualname__:
-            # A class made inside a function has no address to be found at; remember it for this process.
-            return _local_class, (_local_index(obj),)
-        return NotImplemented
-
-
-def _ordinary(_: Any) -> Any:
-    raise AssertionError("a mark, never called")
-
-
-_ORDINARY: Callable[[Any], Any] = _ordinary
-_plans: dict[type, Callable[[Any], Any]] = {}
-_local_classes: list[type] = []
-_local_indexes: dict[type, int] = {}
-
-
-def _plan_of(cls: type) -> Callable[[Any], Any]:
-    if not dataclasses.is_dataclass(cls) or "__reduce__" in vars(cls):
-        return _ORDINARY
-    names = [field.name for field in dataclasses.fields(cls)]
-    if not names:
-        return lambda _: ()
-    if "__slots__" not in vars(cls) or any("__dict__" in vars(base) for base in cls.__mro__[:-1]):
-        return _state_of
-    if len(names) == 1:
-        name = names[0]
-        return lambda obj: (getattr(obj, name),)
-    return attrgetter(*names)
-
-
-def _state_of(obj: Any) -> dict[str, Any] | tuple[Any, ...]:
-    state: dict[str, Any] | None = getattr(obj, "__dict__", None)
-    return tuple(getattr(obj, name) for name in _names(obj.__class__)) if state is None else dict(state)
-
-
-def _rebuild(cls: type[Any], state: tuple[Any, ...] | dict[str, Any]) -> object:
-    instance: object = object.__new__(cls)
-    pairs = state.items() if isinstance(state, dict) else zip(_names(cls), state, strict=True)
-    for name, value in pairs:
-        object.__setattr__(instance, name, value)
-    return instance
-
-
-_field_names: dict[type, tuple[str, ...]] = {}
-
-
-def _names(cls: type) -> tuple[str, ...]:
-    names = _field_names.get(cls)
-    if names is None:
-        names = _field_names[cls] = tuple(field.name for field in dataclasses.fields(cls))
-    return names
-
-
-def _local_index(cls: type) -> int:
-    index = _local_indexes.get(cls)
-    if index is None:
-        index = _local_indexes[cls] = len(_local_classes)
-        _local_classes.append(cls)
-    return index
-
-
-def _local_class(index: int) -> type:
-    return _local_classes[index]
-
-
-def _dump(value: object) -> bytes:
-    buffer = io.BytesIO()
-    _Packer(buffer, protocol=5).dump(value)
-    return buffer.getvalue()
-
-
-def _pack(items: list[T]) -> bytes | tuple[T, ...]:
-    cls = items[0].__class__
-    plan = _plans.get(cls)
-    if plan is None:
-        plan = _plans[cls] = _plan_of(cls)
-    alike = plan is not _ORDINARY and all(item.__class__ is cls for item in items)
-    try:
-        # Rows of one class need no word about it each.
-        return _dump((cls, [plan(item) for item in items]) if alike else (None, items))
-    except Exception:  # noqa: BLE001  INVARIANT: what cannot be packed is kept as it is, never lost
-        return tuple(items)
-
-
-def _unpack(block: bytes) -> list[Any]:
-    cls, rows = pickle.loads(block)
-    return rows if cls is None else [_rebuild(cls, row) for row in rows]

@@ -10,6 +10,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import Token
 from functools import partial
 from pathlib import Path
@@ -221,32 +222,34 @@ class Core:
             self.check_found(cls)
             reducers = ((cls, append_all),)
         states = [pair for pair in reducers if kind_of(pair[0]) is SliceKind.STATE]
-        if scope is not None and len(states) < len(reducers):
-            scope.check_writable("session")
+        logged: list[tuple[type, object]] = []
+        if len(states) < len(reducers):
+            if scope is not None:
+                scope.check_writable("session")
+            for slice_type, reduce in reducers:
+                if kind_of(slice_type) is SliceKind.LOG:
+                    logged += ((slice_type, item) for item in self._to_log(slice_type, event, reduce))
         if states:
             self.write(EventWrite(event, states, self.session_id), scope, "+".join(s.__qualname__ for s, _ in states))
         elif self.poison is not None or self.frozen:
             self.check_open()
-        for slice_type, reduce in reducers:
-            if kind_of(slice_type) is SliceKind.LOG:
-                self._append_logged(slice_type, event, reduce)
-
-    def _append_logged(self, slice_type: type, event: object, reduce: Reducer[Any, Any]) -> None:
-        if reduce is append_all:
-            items: tuple[object, ...] = (event,)
-        else:
-            view: SliceView[Any] = SliceView(EMPTY.of(self.log(slice_type)))
-            match reduce(view, event, context=ReducerContext(self.session_id, slice_type)):
-                case Append(item):
-                    items = (item,)
-                case Extend(more):
-                    items = tuple(more)
-                case op:
-                    raise TransactionError(
-                        f"{slice_type.__qualname__} is a LOG slice: its reducer may append only, not {type(op).__name__}."
-                    )
-        for item in items:
+        for slice_type, item in logged:
             self.append_log(slice_type, item)
+
+    def _to_log(self, slice_type: type, event: object, reduce: Reducer[Any, Any]) -> Sequence[object]:
+        """What a reducer adds to a LOG slice; nothing is written yet."""
+        if reduce is append_all:
+            return (event,)
+        view: SliceView[Any] = SliceView(EMPTY.of(self.log(slice_type)))
+        match reduce(view, event, context=ReducerContext(self.session_id, slice_type)):
+            case Append(item):
+                return (item,)
+            case Extend(more):
+                return tuple(more)
+            case op:
+                raise TransactionError(
+                    f"{slice_type.__qualname__} is a LOG slice: its reducer may append only, not {type(op).__name__}."
+                )
 
     def append_log(self, slice_type: type, item: object) -> None:
         if self.storage is not None:
@@ -322,7 +325,7 @@ class Session:
             return self._core.dispatcher
         return _BoundBus(self)
 
-    def bound(self, scope: Scope) -> Session:
+    def bound(self, scope: Scope | None) -> Session:
         """A handle whose writes belong to `scope`, whatever thread does them."""
         return Session._of(self._core, scope)
 
@@ -647,7 +650,8 @@ class SessionTransaction:
         scope = self.scope
         assert scope is not None
         if self._token is not None:
-            Scope.deactivate(self._token)
+            with suppress(ValueError):  # the block is left in another task than it was entered in
+                Scope.deactivate(self._token)
         call_ids, compensations = scope.call_ids, scope.compensations
         try:
             if error is None and not self._undo:

@@ -133,14 +133,12 @@ class WriterLock:
             waiter.wake()
 
     def _abandon(self, waiter: _Waiter) -> None:
-        """A waiter was interrupted; it may have been granted the lock in the same instant."""
+        """A waiter was interrupted. If it was granted the lock in the same instant, its owner has it, and gives it
+        back when it leaves: other parts of the same call may already rely on it."""
         with self._mutex:
             if not waiter.granted:
                 self._queue.remove(waiter)
                 self._grant()
-                return
-        if waiter.fresh:
-            self.release(waiter.owner)
 
     def _refuse_deadlock(self, waiter: _Waiter) -> None:
         # A thread that blocks its own event loop waits for ever if a call ahead of it needs that loop to go on.

@@ -243,17 +243,20 @@ class Scope:
     _doomed = ""
     _ended = False
     _undone = False
+    _left = False
+    mortal: frozenset[int] = frozenset()
+    """Identities of resources that do not outlive this scope, though it is nested: they end with it."""
     _has_branches = False
     _siblings: WriterLock | None = None
     _txn_id = ""
-    _after: Sequence[Callable[[], None]] = ()
+    _after: list[Callable[[], None]] | None = None
     _enders: Sequence[Callable[[], None]] = ()
     _unobserve: Sequence[Callable[[], None]] = ()
     waits: Sequence[WriterLock] = ()
     """The locks that parts of this call wait for at the moment."""
-    call_ids: Sequence[str] = ()
+    call_ids: list[str] | tuple[()] = ()
     """The tool calls that succeeded inside."""
-    compensations: Sequence[Callable[[], None]] = ()
+    compensations: list[Callable[[], None]] | tuple[()] = ()
     """How to undo the external effects of those calls."""
 
     def __init__(self, parent: Scope | None = None, *, readonly: bool = False) -> None:
@@ -275,25 +278,43 @@ class Scope:
 
     def enter(self, lock: WriterLock, *, shared: bool = False) -> None:
         """Wait for this call's turn: among its siblings, then on the session. `leave` gives both back."""
-        # Noted before it is taken: an interrupt in between must not leave a lock behind. Releasing twice is harmless.
         if self.parent is not None:
             siblings = self._sibling_lock
-            self._held[siblings] = self
+            self._note(siblings, self)
             siblings.acquire(self, shared=shared)
-        self.top._held[lock] = self.top
+        self._note(lock, self.top)
         lock.acquire(self.top, shared=shared and self.parent is None)
+        self._confirm(lock)
 
     async def enter_async(self, lock: WriterLock, *, shared: bool = False) -> None:
+        """The same without blocking the event loop."""
         if self.parent is not None:
             siblings = self._sibling_lock
-            self._held[siblings] = self
+            self._note(siblings, self)
             await siblings.acquire_async(self, shared=shared)
-        self.top._held[lock] = self.top
+        self._note(lock, self.top)
         await lock.acquire_async(self.top, shared=shared and self.parent is None)
+        self._confirm(lock)
+
+    def _note(self, lock: WriterLock, owner: Scope) -> None:
+        # Noted before it is taken: an interrupt in between must not leave a lock behind. Releasing twice is harmless.
+        with owner._mutex:
+            if owner._left:
+                raise FencedWriteError(_OVER)
+            owner._held[lock] = owner
+
+    def _confirm(self, lock: WriterLock) -> None:
+        """The call around this one may have ended while it waited; nobody would give the lock back then."""
+        if self.parent is not None and self.ended:
+            if self.top._left:
+                lock.release(self.top)
+            raise FencedWriteError(_OVER)
 
     def leave(self) -> None:
         """Give back the turn. A session entered by a nested call stays with the outermost one until that ends."""
-        held, self._held = self._held, {}
+        with self._mutex:
+            self._left = True
+            held, self._held = self._held, {}
         for lock, owner in held.items():
             lock.release(owner)
 
@@ -358,9 +379,14 @@ class Scope:
     def begin(self, *resources: ResourceView) -> None:
         """Take the resources into the transaction: those built now, and each one built while it is open."""
         for view in resources:
+            self._unobserve = (*self._unobserve, view.observe(self._join_own))
             for resource in view.built:
                 self.join(resource)
-            self._unobserve = (*self._unobserve, view.observe(self.join))
+
+    def _join_own(self, resource: object) -> None:
+        # What a nested call builds joins through that call; what a bystander builds is none of ours.
+        if current.get() is self:
+            self.join(resource)
 
     def join(self, resource: object) -> None:
         """Make the scope able to undo what happens to `resource` from now on, if it can be undone."""
@@ -379,6 +405,11 @@ class Scope:
             self._undoes.setdefault(id(resource), (resource, branch, None))
             self._has_branches = True
 
+    @property
+    def joined(self) -> frozenset[int]:
+        """Identities of the resources that take part."""
+        return frozenset(self._undoes)
+
     def branch_of(self, resource: object) -> Branch | None:
         entry = self._undoes.get(id(resource))
         return None if entry is None else entry[1]
@@ -389,7 +420,10 @@ class Scope:
 
     def after_commit(self, fn: Callable[[], None]) -> None:
         """Run `fn` once the outermost transaction has committed and let go of its locks; never after a rollback."""
-        self._after = (*self._after, fn)
+        with self._mutex:
+            if self._after is None:
+                self._after = []
+            self._after.append(fn)
 
     def on_end(self, fn: Callable[[], None]) -> None:
         """Run `fn` when this scope ends either way, before anything is restored (kill a process, close a pipe)."""
@@ -402,6 +436,22 @@ class Scope:
     def doom(self, why: str) -> None:
         """Forbid the commit: something inside could not be undone on its own."""
         self._doomed = self._doomed or why
+
+    def doom_family(self, why: str) -> None:
+        """Forbid the commit of every scope around this one."""
+        outer = self.parent
+        while outer is not None:
+            outer.doom(why)
+            outer = outer.parent
+
+    def succeeded(self, call_id: str, compensate: Callable[[], None] | None) -> None:
+        """Note a tool call that was kept inside, and how to undo what it did outside."""
+        with self._mutex:
+            self.call_ids = self.call_ids or []
+            self.call_ids.append(call_id)
+            if compensate is not None:
+                self.compensations = self.compensations or []
+                self.compensations.append(compensate)
 
     def _apply(self, store: Store[R], op: Op[R], kind: str, key: str) -> R:
         with self._mutex:
@@ -481,7 +531,7 @@ class Scope:
         self._undone = True
         self._overlays = {}
         self.touched = {}
-        self._after = ()
+        self._after = None
         causes: list[Exception] = []
         interrupt: BaseException | None = None
         undoes, self._undoes = self._undoes, {}
@@ -501,12 +551,9 @@ class Scope:
             raise RollbackError(_UNRESTORED, causes) from interrupt
 
     def _publish(self) -> None:
-        if self._has_branches:
-            branches = [branch for _, branch, _ in self._undoes.values() if branch is not None]
-            for branch in branches:
-                branch.prepare(self)
-            for branch in branches:
-                branch.settle()
+        branches = self._branches()
+        for branch in branches:
+            branch.prepare(self)
         stores = sorted(self._overlays, key=_by_serial) if len(self._overlays) > 1 else list(self._overlays)
         locked: list[Store[Any]] = []
         try:
@@ -520,6 +567,9 @@ class Scope:
                 roots.append((store, _rebased(store, overlay, store._root)))
                 if store.log is not None:
                     logs.setdefault(store.log, []).append((store, overlay.ops))
+            # Replays run user code and may fail, so they come before any participant commits.
+            for branch in branches:
+                branch.settle()
             for log, changes in logs.items():
                 log.append(self.txn_id, changes)
             self._decided = True  # the point of no return
@@ -532,45 +582,67 @@ class Scope:
             for store in reversed(locked):
                 store._mutex.release()
 
+    def _branches(self) -> Sequence[Branch]:
+        """The branches that end with this scope: all in an outermost one, in a nested one those of mortal resources."""
+        if not self._has_branches:
+            return ()
+        ending = (
+            self._undoes.items()
+            if self.parent is None
+            else [(k, v) for k, v in self._undoes.items() if k in self.mortal]
+        )
+        return [branch for _, (_, branch, _) in ending if branch is not None]
+
     def _finish(self) -> None:
         """Let go of what only an undecided scope needs."""
-        undoes, self._undoes = self._undoes, {}
-        self._overlays = {}
-        if self._has_branches and self.parent is None:
-            for _, branch, _ in undoes.values():
-                if branch is not None:
-                    branch.commit()
+        branches = self._branches()
+        self._undoes, self._overlays = {}, {}
+        if branches:
+            run_all([branch.commit for branch in branches], "A resource could not finish a commit that was decided")
 
     def _merge(self, parent: Scope) -> None:
+        for branch in self._branches():
+            branch.prepare(self)
+            branch.settle()
         with parent._mutex:
             if parent.ended:
                 raise FencedWriteError("Cannot keep the changes of this call: the call around it has ended.")
             merged: list[tuple[Store[Any], Overlay[Any], Any]] = []
             for store, overlay in self._overlays.items():
                 outer = parent._overlays.get(store) or Overlay(store.view(parent.parent))
-                merged.append((store, outer, _rebased(store, overlay, outer.root)))
+                with store._mutex:
+                    merged.append((store, outer, _rebased(store, overlay, outer.root)))
             for store, outer, root in merged:
                 outer.root = root
                 outer.ops.extend(self._overlays[store].ops)
                 parent._overlays[store] = outer
-            for resource, branch, taken in self._undoes.values():
+            for key, (resource, branch, taken) in self._undoes.items():
+                if key in self.mortal:
+                    continue
                 if branch is None:
-                    parent._undoes.setdefault(id(resource), (resource, None, taken))
+                    parent._undoes.setdefault(key, (resource, None, taken))
                 else:
                     branch.merge(parent)
             parent.touched.update(self.touched)
-            parent.call_ids = (*parent.call_ids, *self.call_ids)
-            parent.compensations = (*parent.compensations, *self.compensations)
-            parent._after = (*parent._after, *self._after)
-            self._after = ()
+            if self.call_ids:
+                parent.call_ids = parent.call_ids or []
+                parent.call_ids.extend(self.call_ids)
+            if self.compensations:
+                parent.compensations = parent.compensations or []
+                parent.compensations.extend(self.compensations)
+            if self._after:
+                parent._after = parent._after or []
+                parent._after.extend(self._after)
+                self._after = None
             self._decided = True
 
     def delivered(self) -> Sequence[Callable[[], None]]:
         """What is to be run after the outermost commit; empties the list."""
-        after, self._after = self._after, ()
-        return after
+        after, self._after = self._after, None
+        return after or ()
 
 
+_OVER = "Cannot run this tool call: the tool call around it has ended."
 _UNRESTORED = "Restoring after a failed tool call did not succeed; the session refuses further writes"
 _IMPURE = "A reducer must be pure: it cannot write to the session it reduces. Dispatch from the handler instead."
 
