@@ -20,7 +20,6 @@ import types
 import typing
 import uuid
 import weakref
-import zoneinfo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -214,8 +213,12 @@ def _encode_datetime(value: datetime.datetime) -> dict[str, Any]:
     made: dict[str, Any] = {_TAG: "datetime", "v": value.isoformat()}
     if value.fold:
         made["fold"] = 1
-    if isinstance(value.tzinfo, zoneinfo.ZoneInfo) and value.tzinfo.key:
-        made |= {"v": value.replace(tzinfo=None).isoformat(), "zone": value.tzinfo.key}
+    # WHY NOT import zoneinfo above: it loads the build's configuration, and few programs store a zone. Whoever has one
+    # has imported it.
+    zones: Any = sys.modules.get("zoneinfo")
+    zone: Any = value.tzinfo
+    if zones is not None and isinstance(zone, zones.ZoneInfo) and zone.key:
+        made |= {"v": value.replace(tzinfo=None).isoformat(), "zone": zone.key}
     return made
 
 
@@ -335,7 +338,7 @@ def _decode_map(stored: dict[str, Any]) -> dict[Any, Any]:
 def _decode_datetime(stored: dict[str, Any]) -> datetime.datetime:
     value = datetime.datetime.fromisoformat(stored["v"])
     if "zone" in stored:
-        value = value.replace(tzinfo=zoneinfo.ZoneInfo(stored["zone"]))
+        value = value.replace(tzinfo=importlib.import_module("zoneinfo").ZoneInfo(stored["zone"]))
     return value.replace(fold=1) if stored.get("fold") else value
 
 
