@@ -153,7 +153,7 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
             raise wrong(f"messages[{index}]", "an object", message)
         role = message.get("role")
         if role == "assistant":
-            _assistant(message, items, f"messages[{index}]", passing, True)
+            _assistant(message, items, "messages[%d]", index, passing, True)
             continue
         if role == "tool":
             if not _TOOL_FIELDS.issuperset(message):
@@ -210,8 +210,8 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     ordered.sort(key=lambda entry: entry[:2])
     items: list[Item] = []
     for _, position, choice in ordered:
-        path = f"choices[{position}].message"
-        _assistant(object_of(choice, "message", f"choices[{position}]"), items, path, passing, False)
+        message = object_of(choice, "message", f"choices[{position}]")
+        _assistant(message, items, "choices[%d].message", position, passing, False)
     return Turn("reply", "chat_completions", text_of(fields, "model", ""), items, usage=_usage(fields))
 
 
@@ -396,31 +396,33 @@ class _Choice:
                 call.add(object_of(piece, name, path), f"{path}.{name}")
 
 
-def _assistant(message: Object, items: list[Item], path: str, passing: Collection[str], reasoning: bool) -> None:
+def _assistant(
+    message: Object, items: list[Item], where: str, position: int, passing: Collection[str], reasoning: bool
+) -> None:
+    """`where % position` is the path; it is put together only for a complaint."""
     if not _ASSISTANT_FIELDS.issuperset(message):
-        check_fields(message, _ASSISTANT_FIELDS, {}, passing, path)
+        check_fields(message, _ASSISTANT_FIELDS, {}, passing, where % position)
     if reasoning and ("reasoning_content" in message or "reasoning" in message or "reasoning_details" in message):
-        thought = _reasoning(message, path)
+        thought = _reasoning(message, where % position)
         if thought:
             items.append(TextItem("assistant", thought))
     content = message.get("content")
-    if not isinstance(content, str):
-        content = _text(content, f"{path}.content", passing)
-    refusal = message.get("refusal")
-    if refusal:
-        refusal = text_of(message, "refusal", path)
+    if content is not None and not isinstance(content, str):
+        content = _text(content, f"{where % position}.content", passing)
+    if message.get("refusal"):
+        refusal = text_of(message, "refusal", where % position)
         content = f"{content}\n{refusal}" if content else refusal
     if content:
         items.append(TextItem("assistant", content))
     calls = message.get("tool_calls")
     if calls:
         if not isinstance(calls, list):
-            raise wrong(f"{path}.tool_calls", "a list", calls)
+            raise wrong(f"{where % position}.tool_calls", "a list", calls)
         for index, call in enumerate(calls):
             if not isinstance(call, dict):
-                raise wrong(f"{path}.tool_calls[{index}]", "an object", call)
+                raise wrong(f"{where % position}.tool_calls[{index}]", "an object", call)
             if not _CALL_FIELDS.issuperset(call):
-                check_fields(call, _CALL_FIELDS, {}, passing, f"{path}.tool_calls[{index}]")
+                check_fields(call, _CALL_FIELDS, {}, passing, f"{where % position}.tool_calls[{index}]")
             function = call.get("function")
             call_id = call.get("id")
             if isinstance(function, dict) and isinstance(call_id, str) and call.get("custom") is None:
@@ -429,12 +431,13 @@ def _assistant(message: Object, items: list[Item], path: str, passing: Collectio
                 if isinstance(name, str) and isinstance(arguments, str):
                     items.append(CallItem(call_id, name, arguments))
                     continue
-            items.append(_odd_call(call, f"{path}.tool_calls[{index}]"))
+            items.append(_odd_call(call, f"{where % position}.tool_calls[{index}]"))
     legacy = message.get("function_call")
     if legacy is not None:
+        path = f"{where % position}.function_call"
         if not isinstance(legacy, dict):
-            raise wrong(f"{path}.function_call", "an object", legacy)
-        items.append(_called("", legacy, "arguments", f"{path}.function_call"))
+            raise wrong(path, "an object", legacy)
+        items.append(_called("", legacy, "arguments", path))
 
 
 def _odd_call(call: Object, path: str) -> CallItem:
@@ -519,14 +522,16 @@ def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
             raise wrong(f"tools[{index}]", "an object", tool)
         if not _DECLARATION_FIELDS.issuperset(tool):
             check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
-        kind = text_of(tool, "type", f"tools[{index}]") or "function"
-        if kind == "function" or kind == "custom":
-            tools.append(_definition(tool.get(kind), f"tools[{index}].{kind}", passing))
+        kind = tool.get("type", "function")
+        if kind == "function":
+            tools.append(_definition(tool.get("function"), "tools[%d].function", index, passing))
+        elif kind == "custom":
+            tools.append(_definition(tool.get("custom"), "tools[%d].custom", index, passing))
         else:
-            raise unknown(f"tools[{index}].type", "kind of tool", kind)
+            raise unknown(f"tools[{index}].type", "kind of tool", str(kind))
     if "functions" in fields:
         for index, function in enumerate(list_of(fields, "functions", "")):
-            tools.append(_definition(function, f"functions[{index}]", passing))
+            tools.append(_definition(function, "functions[%d]", index, passing))
     options = fields.get("web_search_options")
     if options is not None:
         if not isinstance(options, dict):
@@ -535,22 +540,22 @@ def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
     return tools
 
 
-def _definition(definition: Json, path: str, passing: Collection[str]) -> DeclaredTool:
+def _definition(definition: Json, where: str, index: int, passing: Collection[str]) -> DeclaredTool:
     if not isinstance(definition, dict):
-        raise wrong(path, "an object", definition)
+        raise wrong(where % index, "an object", definition)
     if not _DEFINITION_FIELDS.issuperset(definition):
-        check_fields(definition, _DEFINITION_FIELDS, {}, passing, path)
+        check_fields(definition, _DEFINITION_FIELDS, {}, passing, where % index)
     name = definition.get("name")
     if not isinstance(name, str):
-        raise wrong(f"{path}.name", "a string", name)
+        raise wrong(f"{where % index}.name", "a string", name)
     description = definition.get("description")
     if description is None:
         description = ""
     elif not isinstance(description, str):
-        raise wrong(f"{path}.description", "a string", description)
+        raise wrong(f"{where % index}.description", "a string", description)
     schema = definition.get("parameters")
     if schema is not None and not isinstance(schema, dict):
-        raise wrong(f"{path}.parameters", "an object", schema)
+        raise wrong(f"{where % index}.parameters", "an object", schema)
     return DeclaredTool(name, description, schema)
 
 
