@@ -741,6 +741,23 @@ def test_steps_go_on_with_the_results() -> None:
     assert texts(adapter.messages, "tool") == ["n cannot be negative; retry with 0 or more", "saved 1\n\nkept"]
 
 
+def test_a_step_that_could_not_reach_the_model_can_be_tried_again() -> None:
+    """The same results are given again and stand in the conversation once."""
+
+    def unreachable(messages: Sequence[Message]) -> str:
+        raise ConnectionError("no route")
+
+    session, prompt = Session(), prompt_of()
+    adapter = ScriptedAdapter([saved(1), unreachable, "Done."])
+    steps = adapter.stepwise()
+    outcome = execute_tool(steps.evaluate(prompt, session).tool_calls[0], session=session)
+
+    with pytest.raises(ConnectionError):
+        steps.evaluate(prompt, session, tool_results=[outcome])
+    assert steps.evaluate(prompt, session, tool_results=[outcome]).text == "Done."
+    assert texts(adapter.messages, "tool") == ["saved 1\n\nkept"]
+
+
 def test_steps_work_on_an_event_loop() -> None:
     """`aevaluate` is the async twin."""
     session, prompt = Session(), prompt_of()

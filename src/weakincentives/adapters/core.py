@@ -182,7 +182,9 @@ class Evaluation(Generic[OutputT]):
         self.usage = NO_USAGE
         self.turns = 0
         self.wanted: tuple[ToolCall, ...] = ()
-        """The calls of the last reply that have no outcome yet."""
+        """The calls of the last reply."""
+        self.answered = False
+        """Whether their outcomes are in the conversation."""
         self.pending: list[ToolOutcome] = []
         self.deadline: Deadline | None = None
         self.tracker: BudgetTracker | None = None
@@ -235,6 +237,7 @@ class Evaluation(Generic[OutputT]):
         reason = reply.stop_reason or "end_turn"
         # Calls in a refused reply are fragments of what the model, or its provider, took back.
         self.wanted = () if reason == "refusal" else tuple(map(self._own, reply.tool_calls))
+        self.answered = False
         self.conversation.messages.append(Message("assistant", reply.text, self.wanted, None, reply.raw))
         if self.wanted:
             return self._response(reply.text, None, "tool_use")
@@ -256,7 +259,7 @@ class Evaluation(Generic[OutputT]):
                 self.pending = [old for old in self.pending if (old.tool, old.params) != (outcome.tool, outcome.params)]
             if outcome.outcome == "pending":
                 self.pending.append(outcome)
-        self.wanted = ()
+        self.answered = True
 
     @property
     def surroundings(self) -> dict[str, Any]:
@@ -503,5 +506,6 @@ class Stepwise:
                 f"got {', '.join(given) or 'none'}."
             )
         evaluation.limit(deadline, budget)
-        evaluation.answer(tool_results)
+        if not evaluation.answered:  # else the model could not be reached, and the same step is tried again
+            evaluation.answer(tool_results)
         return evaluation
