@@ -73,10 +73,20 @@ def glob_to_regex(glob: str) -> str:
 
 @lru_cache(maxsize=MEMO_LIMIT)
 def compile_glob(glob: str) -> Callable[[str], bool]:
-    """A test of folded strings. Linear-time engine, because globs with many stars are slow in others."""
-    if "*" not in glob and "?" not in glob:
-        wanted = fold(glob)
-        return lambda text: text == wanted
+    """A test of folded strings: plain comparisons where they do, else the linear-time engine."""
+    folded = fold(glob)
+    inner = folded.strip("*")
+    if "?" not in folded and "*" not in inner:
+        if inner == folded:
+            return folded.__eq__
+        if not inner:
+            return lambda _text: True
+        head, tail = not folded.startswith("*"), not folded.endswith("*")
+        if head:
+            return lambda text: text.startswith(inner)
+        if tail:
+            return lambda text: text.endswith(inner)
+        return lambda text: inner in text
     pattern = _linear(glob_to_regex(glob))
     return lambda text: pattern.fullmatch(text) is not None
 

@@ -6,7 +6,12 @@ It gives the ruling and the delta; who serves commits the delta before anything 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
 from wardwright.errors import GovernanceUnavailable, WardwrightError
+from wardwright.facts import Phase, ToolFact
 from wardwright.history import (
     EMPTY_SCOPE,
     Delta,
@@ -21,7 +26,7 @@ from wardwright.history import (
 )
 from wardwright.policy.arbitrate import arbitrate
 from wardwright.policy.compile import ModelPlan, Plan
-from wardwright.policy.evaluate import BOUND, Run, evaluate, set_aside
+from wardwright.policy.evaluate import BOUND, Run, evaluate, set_aside, unwind
 from wardwright.policy.rules import Ruling
 from wardwright.wire.turn import Turn
 
@@ -46,16 +51,59 @@ def govern(plan: Plan, registers: Registers, turn: Turn, now: int) -> tuple[Ruli
     try:
         part = model_plan(plan, turn)
         session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
-        observed = part.observer.observe(turn, session, registers.key)
-        run = Run(part, registers, turn, observed, now)
-        evaluate(run)
-        ruling = arbitrate(run)
-        return ruling, _delta(run, ruling)
+        return _decide(part, registers, turn, part.observer.observe(turn, session, registers.key), now)
     except WardwrightError:
         raise
     except Exception as error:
         # INVARIANT: G19, an engine that fails is closed; the cause is kept for the operator.
         raise GovernanceUnavailable("The policy engine failed, so nothing passes.") from error
+
+
+def judge(
+    plan: Plan,
+    registers: Registers,
+    turn: Turn,
+    facts: Sequence[ToolFact],
+    now: int,
+    *,
+    user_turns: Sequence[int] = (),
+    phase: Phase | None = None,
+) -> tuple[Ruling, Delta]:
+    """As `govern`, on facts that were observed before (a stored receipt, a case file); of the turn's items only text is read.
+
+    `user_turns`: for every new user text, the number of facts before it. `phase`: of a request, when it is known."""
+    try:
+        part = model_plan(plan, turn)
+        phases = [fact.phase for fact in facts if fact.source != "inferred"]
+        observed = Observed([replace(fact) for fact in facts], part.observer.surface(turn.tools))
+        observed.user_turns = tuple(user_turns)
+        if turn.gate != "request":
+            session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
+            observed.phase = cast("Phase", session.head.phase)
+        elif phase is not None:
+            observed.phase = phase
+        elif phases and phases[-1] == "result_interpretation":
+            observed.phase = "result_interpretation"
+        observed.repairing = tuple(
+            fact.raw_name for fact in facts if fact.source == "inferred" and fact.phase == "argument_repair"
+        )
+        return _decide(part, registers, turn, observed, now)
+    except WardwrightError:
+        raise
+    except Exception as error:
+        # INVARIANT: G19, an engine that fails is closed; the cause is kept for the operator.
+        raise GovernanceUnavailable("The policy engine failed, so nothing passes.") from error
+
+
+def _decide(part: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int) -> tuple[Ruling, Delta]:
+    run = Run(part, registers, turn, observed, now)
+    evaluate(run)
+    ruling = arbitrate(run)
+    through = passes(ruling)
+    if run.conditional:
+        unwind(run, through)
+    ruling.states = {name: run.state(name, -1) for name in part.machines}
+    return ruling, _delta(run, ruling, through)
 
 
 def passes(ruling: Ruling) -> bool:
@@ -71,8 +119,7 @@ def passes(ruling: Ruling) -> bool:
     return "require_approval" not in statuses and ("allow" in statuses or ruling.gate == "result")
 
 
-def _delta(run: Run, ruling: Ruling) -> Delta:
-    through = passes(ruling)
+def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
     head = _head(run, ruling, through)
     _bind(run, ruling, through)
     if run.gate == "request" and through:
@@ -182,6 +229,8 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
     if run.gate == "reply":
         for call in ruling.calls:
             name = f"c:{call.call_id}"
+            if name not in entries:
+                continue  # judged from stored facts: the ledger learns nothing
             status = _STATUS[call.status]
             if status == "passed" and not through:
                 # Nothing of this reply is released: it is held with the calls that wait, or asked again elsewhere.
@@ -195,4 +244,4 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
     return {name: entry._replace(refused=False) if entry.refused else entry for name, entry in entries.items()}
 
 
-__all__ = ["govern", "model_plan", "passes", "scopes_of"]
+__all__ = ["govern", "judge", "model_plan", "passes", "scopes_of"]

@@ -19,7 +19,7 @@ from wardwright.facts import ToolFact
 from wardwright.policy.evaluate import Run
 from wardwright.policy.matching import still_fits
 from wardwright.policy.rules import CallRuling, CallStatus, Conflict, Decision, Finding, Route, Ruling
-from wardwright.wire.turn import CallItem
+from wardwright.wire.turn import CallItem, Item
 
 STRENGTH: Final[Mapping[str, int]] = {
     "block": 0,
@@ -37,8 +37,6 @@ STRENGTH: Final[Mapping[str, int]] = {
     "annotate": 8,
 }
 """Smaller is stronger."""
-
-NO_ROUTE: Final = Route()
 
 
 def _rank(finding: Finding) -> tuple[int, int, int, str, tuple[int, ...]]:
@@ -80,7 +78,6 @@ def arbitrate(run: Run) -> Ruling:
                 )
         ruling.notes = tuple(note for note in run.notes if not note.startswith("transition_conflict:"))
     ruling.conflicts = tuple(conflicts)
-    ruling.states = {name: run.state(name, -1) for name in run.plan.machines}
     return ruling
 
 
@@ -126,14 +123,13 @@ def _routes(run: Run, ruling: Ruling, effective: Sequence[Finding], conflicts: l
             f"No route: {broken} ({', '.join(names)}). Split the request, or ask the operator to reconcile the rules."
         )
         return
-    route = Route(None if allowed is None else tuple(one for one in order if one in allowed), hard)
     permitted = [one for one in prefer if (allowed is None or one in allowed) and (not hard or one == hard)]
     if len(permitted) != len(prefer):
         conflicts.append(
             Conflict(tuple(dict.fromkeys(involved)), "A preferred model is outside the allowed routes; ignored.")
         )
-    route.prefer = tuple(permitted)
-    ruling.route = route
+    ordered = None if allowed is None else tuple(one for one in order if one in allowed)
+    ruling.route = Route(ordered, hard, tuple(permitted))
     if run.gate == "reply":
         target = run.turn.target
         met = (allowed is None or target in allowed) and (not hard or target == hard)
@@ -196,7 +192,7 @@ def clamp(key: str, current: Any, limit: Any) -> Any:
     if isinstance(limit, (int, float)):
         ok = isinstance(current, (int, float)) and not isinstance(current, bool)
         return min(cast("float", current), limit) if ok else limit
-    wanted = cast("list[Any]", list(limit))
+    wanted = list(limit)
     if not isinstance(current, (list, tuple)):
         return wanted
     given = list(cast("Sequence[Any]", current))
@@ -214,13 +210,22 @@ _CALL_STATUS: Final[Mapping[str, CallStatus]] = {
 
 def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[CallRuling, ...]:
     """Per call (or per result) the strongest finding about it; a blocked gate blocks them all."""
+    wanted = "assistant_tool_call" if run.gate == "reply" else "tool_result"
+    items = run.turn.items
+    if not effective:
+        return tuple(
+            [
+                CallRuling(fact.item, fact.tool_call_id, _provider_id(items, fact), fact.raw_name, "allow")
+                for fact in run.observed.facts
+                if fact.source == wanted
+            ]
+        )
     by_fact: dict[int, list[Finding]] = {}
     for finding in effective:
         if finding.effect in _CALL_STATUS:
             for index in finding.facts:
                 by_fact.setdefault(index, []).append(finding)
     calls: list[CallRuling] = []
-    wanted = "assistant_tool_call" if run.gate == "reply" else "tool_result"
     for index, fact in enumerate(run.observed.facts):
         if fact.source != wanted:
             continue
@@ -233,10 +238,14 @@ def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[Call
             rules = tuple(dict.fromkeys(one.rule_id for one in found))
         if ruling.decision == "block" and status != "block":
             status = "block"
-        item = run.turn.items[fact.item]
-        provider_id = item.id if isinstance(item, CallItem) else fact.tool_call_id
+        provider_id = _provider_id(items, fact)
         calls.append(CallRuling(fact.item, fact.tool_call_id, provider_id, fact.raw_name, status, message, rules))
     return tuple(calls)
+
+
+def _provider_id(items: Sequence[Item], fact: ToolFact) -> str:
+    item = items[fact.item] if 0 <= fact.item < len(items) else None
+    return item.id if isinstance(item, CallItem) else fact.tool_call_id
 
 
 def _name(fact: ToolFact) -> str:

@@ -233,14 +233,18 @@ SELECT, LOOP, AFTER, THEN, UNTIL, SCHEMA, CALLS, HISTORY = range(8)
 class Op:
     """One part a fact can play in one rule, with what is left to test about it."""
 
-    __slots__ = ("acts", "role", "rule", "test")
+    __slots__ = ("acts", "role", "rule", "states", "test", "tool")
 
-    def __init__(self, role: int, rule: Rule, acts: bool, test: Callable[[ToolFact], bool] | None) -> None:
+    def __init__(self, role: int, rule: Rule, acts: bool, test: Callable[[ToolFact], bool] | None, tool: str) -> None:
         self.role = role
         self.rule = rule
         self.acts = acts
         """The rule can take its action at this gate; else it only keeps count."""
         self.test = test
+        self.states: tuple[str, ...] = rule.state_scope if role == SELECT else ()
+        """States outside of which there is nothing to do; empty when there always is."""
+        self.tool = tool
+        """The tool's folded name, as counters key it."""
 
 
 class Candidates:
@@ -326,6 +330,7 @@ class RuleSet:
 
     def _find(self, gate: Gate, fact: ToolFact) -> Candidates:
         ops: list[Op] = []
+        tool = f"{fold(fact.namespace)}\x1f{fold(fact.name)}"
         for index in sorted([*self._by_namespace.get(fold(fact.namespace), ()), *self._anywhere]):
             role, rule, matcher, denying = self._roles[index]
             acts = gate in rule.gates
@@ -336,7 +341,7 @@ class RuleSet:
             still = still_fits(matcher, fact)
             if still is False or (still is None and not denying):
                 continue
-            ops.append(Op(role, rule, acts, argument_test(matcher, still, denying)))
+            ops.append(Op(role, rule, acts, argument_test(matcher, still, denying), tool))
         return Candidates(tuple(ops)) if ops else NO_CANDIDATES
 
 
@@ -669,7 +674,6 @@ class _Compiler:
         if kind not in KINDS:
             problems.error(kind_node, f"unknown kind '{kind}'{nearest(kind, KINDS)}; known: {', '.join(KINDS)}")
             return None
-        kind = cast("RuleKind", kind)
         spec = KINDS[kind]
         action_name = self._action_name(node.value, kind, spec)
         needs, may = ACTION_KEYS[action_name]

@@ -122,6 +122,7 @@ class Run:
         "settling",
         "text_hits",
         "turn",
+        "untouched",
     )
 
     def __init__(self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int) -> None:
@@ -143,11 +144,13 @@ class Run:
         self.active: list[RuleSet] = [plan.rules]
         self.moves: list[tuple[int, int, Rule, int]] = []
         self.settling: list[tuple[int, ToolSequence | Budget]] = []
-        self.conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None]] = []
-        """Changes that hold only if their call passes: (fact, scope, register, value before)."""
+        self.conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]] = []
+        """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
         self.refused: set[int] = set()
         self.history_hits: dict[str, list[int]] = {}
         self.text_hits: tuple[str, ...] = ()
+        self.untouched: dict[str, str] = {}
+        """Machines that never left their initial state."""
         self.offset = 1 if observed.surface_changed else 0
         self.offsets: list[int] = []
         offset = self.offset
@@ -168,10 +171,14 @@ class Run:
         return Position(scope.turn, scope.event + offset, self.now)
 
     def state(self, machine_id: str, index: int) -> str:
+        known = self.untouched.get(machine_id)
+        if known is not None:
+            return known
         machine = self.plan.machines[machine_id]
         scope = self.scopes[machine.scope]
         value = scope.get((f"state:{machine_id}", ""))
         if value is None:
+            self.untouched[machine_id] = machine.initial_state
             return machine.initial_state
         return holding(machine, value, self.at(scope, index)).state
 
@@ -314,7 +321,7 @@ class Run:
             self.leave(rule, index, deferred)
             return
         if deferred:
-            self.conditional.append((index, scope, key, scope.get(key)))
+            self.conditional.append((index, scope, key, scope.get(key), value))
         scope.put(key, value)
 
     def leave(self, rule: ToolSequence, index: int, deferred: bool = False) -> None:
@@ -328,9 +335,9 @@ class Run:
         at = self.at(scope, index)
         now = holding(machine, value, at)
         if now.by == rule.key:
-            if deferred:
-                self.conditional.append((index, scope, key, value))
             self.enter(machine.id, successor(machine, now.state), index, None)
+            if deferred:
+                self.conditional.append((index, scope, key, value, scope.get(key)))
 
     def move(self) -> None:
         taken: dict[str, tuple[Rule, int]] = {}
@@ -351,6 +358,7 @@ class Run:
         sequence = rule if isinstance(rule, ToolSequence) and rule.then is None else None
         window = None if sequence is None else sequence.window
         clean = sequence is not None and sequence.until is not None and sequence.until.clean_turn
+        self.untouched.pop(machine_id, None)
         scope.put(key, enter(machine, state, at, window, "" if rule is None else rule.key, clean))
         ended = (state, before.state) if before.lapsed else (state,)
         for ruleset in (self.plan.rules, *self.plan.bundles.values()):
@@ -377,8 +385,6 @@ def evaluate(run: Run) -> None:
     if fresh:
         run.active.extend(fresh)
         _judge(run, fresh)
-    if gate == "reply":
-        _unwind(run)
 
 
 def _surface(observed: Observed) -> Sequence[ToolFact]:
@@ -388,16 +394,11 @@ def _surface(observed: Observed) -> Sequence[ToolFact]:
     return [changed.get(fact.raw_name, fact) for fact in observed.surface.facts]
 
 
-def _unwind(run: Run) -> None:
-    """E6: what a call changed on condition is taken back when it, or the whole reply, was refused."""
-    if not run.conditional:
-        return
-    blocked = any(
-        finding.effect in ("block", "require_approval") and finding.enforced and not finding.lifted
-        for finding in run.findings
-    )
-    for index, scope, key, before in reversed(run.conditional):
-        if blocked or index in run.refused:
+def unwind(run: Run, released: bool) -> None:
+    """E6: what a call changed on condition is taken back when it was refused, or nothing of its reply was released."""
+    for index, scope, key, before, put in reversed(run.conditional):
+        # What something else has changed since stays.
+        if (not released or index in run.refused) and scope.get(key) == put:
             scope.put(key, before)
 
 
@@ -435,6 +436,8 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
             for op in found.ops:
                 rule = op.rule
                 try:
+                    if op.states and run.state(rule.machine, index) not in op.states:
+                        continue
                     if op.test is None or op.test(fact):
                         role = op.role
                         if role == SELECT:
@@ -669,8 +672,7 @@ def _allowed_call(run: Run, rule: AllowedTools, index: int) -> None:
 # counting
 
 
-def _loop_key(rule: LoopThreshold, fact: ToolFact) -> str:
-    tool = f"{fold(fact.namespace)}\x1f{fold(fact.name)}"
+def _loop_key(rule: LoopThreshold, fact: ToolFact, tool: str) -> str:
     if rule.equal == "tool":
         return tool
     if rule.equal == "tool+arguments":
@@ -681,8 +683,8 @@ def _loop_key(rule: LoopThreshold, fact: ToolFact) -> str:
 def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     rule = cast("LoopThreshold", op.rule)
     scope = run.scopes[rule.scope]
-    key: RegisterKey = (rule.key, _loop_key(rule, fact))
-    at = run.at(scope, index)
+    window = rule.window
+    key: RegisterKey = (rule.key, op.tool if rule.equal == "tool" else _loop_key(rule, fact, op.tool))
     value = scope.get(key)
     if value is None:
         meta = scope.get((rule.key, META))
@@ -693,12 +695,21 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
             head = scope.state.head
             since = head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
             scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], cast("int", meta[1]) + 1))
-    before = count(value, rule.window, at)
-    total = before
-    if not fact.repeat:
-        value = push(value, rule.window, rule.threshold, at)
-        scope.put(key, value)
-        total = count(value, rule.window, at)
+    if window is None:
+        before = total = 0 if value is None else cast("int", value[0])
+        if not fact.repeat:
+            total += 1
+            scope.changes[key] = (total,)
+        if total < rule.threshold:
+            return
+        at = run.at(scope, index)
+    else:
+        at = run.at(scope, index)
+        before = total = count(value, window, at)
+        if not fact.repeat:
+            value = push(value, window, rule.threshold, at)
+            scope.put(key, value)
+            total = count(value, window, at)
     if total < rule.threshold:
         return
     if rule.action.name in ONCE and before >= rule.threshold:

@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from immutables import Map
+
 from wardwright.facts import Phase, ToolFact
 from wardwright.history import ScopeKind
 from wardwright.wire.turn import Gate, Role
+
+EMPTY: Final[Map[str, Any]] = Map()
 
 ActionName: TypeAlias = Literal[
     "block",
@@ -304,7 +308,7 @@ class Finding:
     """Indexes into `Ruling.facts`."""
     call_id: str = ""
     """The call it is about; empty: the whole gate."""
-    evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    evidence: Mapping[str, Any] = EMPTY
     enforced: bool = True
     """False in observe mode: a would-have."""
     lifted: str = ""
@@ -336,7 +340,7 @@ class CallRuling:
     rules: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """What routing may choose from. Empty and None: no constraint."""
 
@@ -373,7 +377,7 @@ class Ruling:
     """What a person can do."""
     blocked_tools: tuple[str, ...] = ()
     calls: tuple[CallRuling, ...] = ()
-    route: Route = field(default_factory=Route)
+    route: Route = Route()
     reask: bool = False
     """Reply only: ask the target that `route` names instead; nothing of this reply is released."""
     binds_next: bool = False
@@ -384,7 +388,7 @@ class Ruling:
     """Raw names of server tools that must not be injected."""
     transforms: tuple[Finding, ...] = ()
     reminders: tuple[str, ...] = ()
-    controls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    controls: Mapping[str, Mapping[str, Any]] = EMPTY
     """Hosted kind → clamped parameters."""
     alerts: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
@@ -393,7 +397,7 @@ class Ruling:
     """All of them, strongest first, observed and lifted ones too."""
     conflicts: tuple[Conflict, ...] = ()
     bundles: tuple[str, ...] = ()
-    states: Mapping[str, str] = field(default_factory=dict[str, str])
+    states: Mapping[str, str] = EMPTY
     """Machine → state after this gate."""
     facts: tuple[ToolFact, ...] = ()
     considered: tuple[tuple[str, ...], ...] = ()

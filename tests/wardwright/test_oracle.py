@@ -1,0 +1,194 @@
+"""The engine and a naive oracle agree on random plans, histories and events; and the promises of arbitration hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wardwright import compile_plan
+from wardwright.config import parse_config
+from wardwright.facts import ToolFact
+from wardwright.gateway import judge
+from wardwright.history import Registers, apply
+from wardwright.policy.compile import Plan
+from wardwright.policy.rules import Ruling
+from wardwright.wire.turn import Caller, Turn
+
+from .oracle import Oracle
+
+NAMESPACES, NAMES = ("a", "b"), ("x", "y")
+STATES = ("calm", "alert", "locked")
+PHASES = ("planning", "argument_repair", "result_interpretation")
+
+some = st.sampled_from
+matchers = st.fixed_dictionaries(
+    {},
+    optional={
+        "namespace": some(["a", "b", "*", ["a", "b"], "A"]),
+        "name": some(["x", "y", "?", ["x", "z"]]),
+        "phase": some([*PHASES, ["planning", "result_interpretation"]]),
+        "risk_class": some(["write", "read_only", ["write", "unknown"]]),
+        "source": some(["assistant_tool_call", "tool_result", "inferred", ["tool_choice", "provider_event"]]),
+        "result_status": some(["error", ["success", "unknown"]]),
+    },
+).filter(bool)
+windows = st.fixed_dictionaries(
+    {}, optional={"turns": st.integers(1, 3), "events": st.integers(1, 6), "ms": st.integers(1, 30)}
+).filter(bool)
+actions = some(
+    [
+        {"action": "block"},
+        {"action": "deny_call"},
+        {"action": "require_approval"},
+        {"action": "restrict_routes", "routes": ["m1", "m2"]},
+        {"action": "restrict_routes", "routes": ["m2", "m3"]},
+        {"action": "restrict_routes", "routes": ["m3"]},
+        {"action": "switch_model", "target_model": "m1"},
+        {"action": "switch_model", "target_model": "m2"},
+        {"action": "alert_async"},
+        {"action": "annotate"},
+        {"action": "transition", "transition_to": "alert"},
+        {"action": "block", "transition_to": "locked"},
+        {"action": "annotate", "transition_to": "calm"},
+    ]
+)
+common = st.fixed_dictionaries(
+    {},
+    optional={
+        "state_scope": some(["calm", ["alert", "locked"], "locked"]),
+        "mode": some(["enforce", "observe"]),
+        "priority": st.integers(-2, 2),
+    },
+)
+untils = st.fixed_dictionaries(
+    {},
+    optional={"tool": matchers, "user_turn": st.just(True), "clean_turn": st.just(True)},
+).filter(bool)
+
+
+def merged(*parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.tuples(*parts).map(lambda dicts: {key: value for one in dicts for key, value in one.items()})
+
+
+def kind(name: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"kind": st.just(name), **fields})
+
+
+maybe_window = st.one_of(st.just({}), windows.map(lambda window: {"within": window}))
+maybe_until = st.one_of(st.just({}), untils.map(lambda until: {"until": until}))
+state_until = some([{"until": {"state": "alert"}}, {"until": {"state": "calm", "user_turn": True}}])
+rules = st.one_of(
+    merged(kind("tool_selector", tool=matchers), actions, common),
+    merged(
+        kind(
+            "tool_loop_threshold",
+            tool=matchers,
+            threshold=st.integers(1, 4),
+            equal=some(["tool", "tool+arguments", "tool+arguments+result"]),
+        ),
+        actions,
+        common,
+        maybe_window,
+    ),
+    merged(kind("history_threshold", tool=matchers, threshold=st.integers(1, 4)), actions, common, maybe_window),
+    merged(
+        kind("tool_sequence", after=matchers.map(lambda m: {"tool": m}), before=matchers.map(lambda m: {"tool": m})),
+        actions,
+        common,
+        maybe_window,
+        st.one_of(maybe_until, state_until),
+    ),
+    merged(
+        kind("tool_sequence", after=matchers.map(lambda m: {"tool": m}), transition_to=some(STATES)),
+        common,
+        maybe_window,
+        maybe_until,
+    ),
+    merged(
+        kind(
+            "allowed_tools",
+            phase=some([["planning"], ["planning", "result_interpretation"], ["result_interpretation"]]),
+            allowed_tools=some([[{"name": "x"}], [{"namespace": "a", "name": "y"}, {"namespace": "b", "name": "x"}]]),
+        ),
+        st.just({"mode": "deny_call"}),
+        st.fixed_dictionaries({}, optional={"state_scope": some(["calm", "locked"])}),
+    ),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> str:
+    drawn = draw(st.lists(rules, min_size=1, max_size=6))
+    document = {
+        "state_machine": {"initial_state": "calm", "states": [{"id": state} for state in STATES]},
+        "governance": [{"id": f"r{number}", **rule} for number, rule in enumerate(drawn)],
+    }
+    return yaml.safe_dump(document)
+
+
+@st.composite
+def facts(draw: st.DrawFn, reply: bool) -> ToolFact:
+    source = draw(
+        some(["assistant_tool_call", "assistant_tool_call", "provider_event"])
+        if reply
+        else some(["assistant_tool_call", "tool_result", "tool_choice", "provider_event", "inferred", "caller_metadata"])
+    )
+    phase = draw(some([*PHASES, "unknown"]))
+    return ToolFact(
+        draw(some(NAMESPACES)),
+        draw(some(NAMES)),
+        "raw",
+        draw(some(["write", "read_only", "unknown"])),
+        phase,
+        source,
+        result_status=draw(some(["error", "success", "unknown"])),
+        arguments_digest=draw(some(["1", "2"])),
+        result_digest=draw(some(["", "9"])),
+        repeat=draw(some([False, False, False, True])),
+    )
+
+
+@st.composite
+def gates(draw: st.DrawFn) -> tuple[str, list[ToolFact], list[int], int]:
+    gate = draw(some(["request", "reply", "reply"]))
+    events = draw(st.lists(facts(reply=gate == "reply"), max_size=4))
+    users = draw(st.lists(st.integers(0, 3), max_size=1)) if gate == "request" else []
+    return gate, events, [user for user in users if user < len(events)], draw(st.integers(0, 20))
+
+
+stories = st.lists(gates(), min_size=1, max_size=7)
+
+
+def ask(
+    plan: Plan, registers: Registers, gate: str, events: list[ToolFact], users: list[int], now: int
+) -> tuple[Ruling, Registers]:
+    turn = Turn(gate, "chat_completions", "m", caller=Caller(session_id="s"))  # pyright: ignore[reportArgumentType]
+    for number, fact in enumerate(events):
+        fact.tool_call_id = f"{now}-{number}"
+    ruling, delta = judge(plan, registers, turn, events, now, user_turns=users)
+    return ruling, apply(registers, delta)
+
+
+def fired(ruling: Ruling) -> set[tuple[str, str, tuple[int, ...], bool]]:
+    return {(one.rule_id, one.effect, one.facts, one.enforced) for one in ruling.findings}
+
+
+@settings(max_examples=300)
+@given(plans(), stories)
+def test_engine_and_oracle_agree(text: str, story: list[tuple[str, list[ToolFact], list[int], int]]) -> None:
+    """E1–E8, A1–A3: the incremental engine rules as full recomputation does, gate after gate."""
+    plan = compile_plan(parse_config(text))
+    part = plan.model("m")
+    assert part is not None
+    oracle, registers, now = Oracle(part.rules.rules, part.machines["default"]), Registers(key=b"k"), 1000
+    for gate, events, users, step in story:
+        now += step
+        ruling, registers = ask(plan, registers, gate, events, users, now)
+        verdict = oracle.judge(gate, events, users, now)
+        assert fired(ruling) == verdict.fired
+        assert ruling.decision == verdict.decision
+        assert [call.status for call in ruling.calls] == list(verdict.calls.values())
+        assert ruling.states == {"default": verdict.state}
