@@ -396,12 +396,7 @@ class QuotaPolicy:
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:  # noqa: ARG002
         if self.tools is not None and tool.name not in self.tools:
             return ALLOW
-
-        def take(used: int | None) -> tuple[int, int]:
-            count = used or 0
-            return (count + 1, -1) if count < self.max_calls else (count, count)
-
-        used = context.session.registers.update(self._register(context), take)
+        used = context.session.registers.take(self._register(context), self.max_calls)
         if used < 0:
             return ALLOW
         return PolicyDecision(False, f"Quota exceeded: {used}/{self.max_calls} calls used")

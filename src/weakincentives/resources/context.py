@@ -454,6 +454,11 @@ class ToolScope:
         return self._store.built
 
     @property
+    def built_any(self) -> bool:
+        """Whether there is anything to close."""
+        return bool(self._store.made)
+
+    @property
     def closed(self) -> bool:
         """Whether the tool call has ended."""
         return self._store.closed

@@ -71,9 +71,6 @@ class Driver:
     def settle(self, awaitable: Awaitable[T]) -> Any:
         return workers.wait_for(awaitable)
 
-    def close(self, held: Any) -> Awaitable[None] | None:
-        return held.close()
-
 
 class AsyncDriver(Driver):
     """How the pipeline waits: by awaiting. Sync handlers go to a kept thread, so that the loop never blocks."""
@@ -90,9 +87,6 @@ class AsyncDriver(Driver):
 
     def settle(self, awaitable: Awaitable[T]) -> Any:
         return awaitable
-
-    def close(self, held: Any) -> Awaitable[None] | None:
-        return held.aclose()
 
     async def _threaded(self, fn: Callable[[], Any], timeout: float | None, scope: Scope) -> Any:
         job = workers.submit(fn)
@@ -201,8 +195,8 @@ class _Attempt:
     denied_by = ""
     approval_id = ""
     event: ToolInvoked | None = None
-    seats: Sequence[PlacedPolicy] = ()
-    """Policies that allowed the call and may hold something reserved for it until its handler starts."""
+    seats = 0
+    """How many policies allowed the call and may hold something reserved for it until its handler starts."""
 
     def __init__(self, call: ToolCall, run: Run) -> None:
         core = run.session._core
@@ -336,7 +330,21 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
         _interrupt(attempt, error)
         raise
     finally:
-        await _settle(attempt, scope, held, context, driver)
+        # Each step runs whatever became of those before it: a session must never stay locked, a call never unrecorded.
+        try:
+            if attempt.seats:
+                _release(binding.policies[: attempt.seats], tool, attempt.params, context)
+        finally:
+            try:
+                if not scope.committed:
+                    _roll_back(attempt, scope)
+            finally:
+                try:
+                    closing = _close(attempt, held, driver)
+                    if closing is not None:
+                        await closing
+                finally:
+                    _record(attempt, scope)
 
 
 async def _ask(attempt: _Attempt, binding: ToolBinding, context: ToolContext, driver: Driver) -> bool:
@@ -376,7 +384,7 @@ async def _check(attempt: _Attempt, binding: ToolBinding, context: ToolContext, 
             if not decision.allowed:
                 attempt.deny(policy, decision)
                 return True
-        attempt.seats = (*attempt.seats, policy)
+        attempt.seats += 1
     run = attempt.run
     if run.deadline is not None:
         run.deadline.check()
@@ -436,7 +444,7 @@ async def _handle(
 ) -> ToolResult[Any] | None:
     """Run the handler. Its result comes back if it is one; whatever else happened is in the attempt."""
     nested = current.set(inner) if inner.readonly else None
-    attempt.seats = ()  # the handler starts: what was reserved for it is used
+    attempt.seats = 0  # the handler starts: what was reserved for it is used
     try:
         if driver is SYNC and tool.timeout is None:
             answer: Any = cast("Any", tool.handler)(attempt.params, context=context)
@@ -557,31 +565,19 @@ def _changes(scope: Scope) -> Changes:
     return Changes(tuple(slices), files) if slices or files else NO_CHANGES
 
 
-async def _settle(attempt: _Attempt, scope: Scope, held: Any, context: ToolContext, driver: Driver) -> None:
-    """Roll back unless committed, close the tool scope, record the event, let the next call in, tell subscribers.
-
-    Each step runs whatever became of those before it: a session must never stay locked, a call never unrecorded.
-    """
+def _record(attempt: _Attempt, scope: Scope) -> None:
+    """Put the event into the log, let the next call in, then tell subscribers of what was kept."""
     try:
-        if attempt.seats and attempt.tool is not None:
-            _release(attempt.seats, attempt.tool, attempt.params, context)
+        if attempt.event is None:
+            attempt.core.keep(attempt.describe())
+        else:
+            attempt.core.keep_in_memory(attempt.event)
     finally:
-        try:
-            if not scope.committed:
-                _roll_back(attempt, scope)
-        finally:
-            try:
-                await _close(attempt, held, driver)
-            finally:
-                try:
-                    if attempt.event is None:
-                        attempt.core.keep(attempt.describe())
-                    else:
-                        attempt.core.keep_in_memory(attempt.event)
-                finally:
-                    scope.leave()
-                    if not scope.nested:
-                        run_all(scope.delivered(), "A subscriber failed")
+        scope.leave()
+        if not scope.nested:
+            after = scope.delivered()
+            if after:
+                run_all(after, "A subscriber failed")
 
 
 def _roll_back(attempt: _Attempt, scope: Scope) -> None:
@@ -601,11 +597,19 @@ def _roll_back(attempt: _Attempt, scope: Scope) -> None:
             run_all(reversed(compensations), "Undoing an external effect failed")
 
 
-async def _close(attempt: _Attempt, held: Any, driver: Driver) -> None:
+def _close(attempt: _Attempt, held: Any, driver: Driver) -> Awaitable[None] | None:
+    """Close the resources of the call; what closes asynchronously does so on the caller's loop, if there is one."""
+    if driver is not SYNC and held.built_any:
+        return _close_later(attempt, held)
     try:
-        closing = driver.close(held)
-        if closing is not None:
-            await closing
+        held.close()
+    except Exception:  # INVARIANT: a failing close is logged and never changes the outcome
+        _logger.exception("Closing the resources of tool %s failed", attempt.name)
+
+
+async def _close_later(attempt: _Attempt, held: Any) -> None:
+    try:
+        await held.aclose()
     except Exception:  # INVARIANT: a failing close is logged and never changes the outcome
         _logger.exception("Closing the resources of tool %s failed", attempt.name)
 

@@ -98,9 +98,10 @@ def _plan_of(cls: type) -> Callable[[Any], Any] | None:
         return None
     custom = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
     for base in cls.__mro__[:-1]:
-        if not base.__flags__ & _HEAP_TYPE or any(name in vars(base) for name in custom):
+        members = base.__dict__
+        if not base.__flags__ & _HEAP_TYPE or any(name in members for name in custom):
             return None
-        if not dataclasses.is_dataclass(base) and vars(base).get("__slots__"):
+        if not dataclasses.is_dataclass(base) and members.get("__slots__"):
             return None
     names = [field.name for field in dataclasses.fields(cls)]
     if cls.__dictoffset__:

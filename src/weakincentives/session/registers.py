@@ -38,6 +38,17 @@ class Registers:
                     self._values[key] = new
             return answer
 
+    def take(self, key: str, limit: int) -> int:
+        """Count one up unless the count has reached `limit`: -1 when taken, else the count."""
+        with self._mutex:
+            count: int = self._values.get(key, 0)
+            if count >= limit:
+                return count
+            if self.keep is not None:
+                self.keep(key, count + 1)
+            self._values[key] = count + 1
+            return -1
+
     def clear(self) -> None:
         """Forget everything; `keep` is not asked: the reset of a durable session says it in its own record."""
         with self._mutex:

@@ -278,22 +278,28 @@ class Scope:
 
     def enter(self, lock: WriterLock, *, shared: bool = False) -> None:
         """Wait for this call's turn: among its siblings, then on the session. `leave` gives both back."""
-        if self.parent is not None:
-            siblings = self._sibling_lock
-            self._note(siblings, self)
-            siblings.acquire(self, shared=shared)
+        if self.parent is None:
+            self._held[lock] = self
+            lock.acquire(self, shared=shared)
+            return
+        siblings = self._sibling_lock
+        self._note(siblings, self)
+        siblings.acquire(self, shared=shared)
         self._note(lock, self.top)
-        lock.acquire(self.top, shared=shared and self.parent is None)
+        lock.acquire(self.top, shared=False)
         self._confirm(lock)
 
     async def enter_async(self, lock: WriterLock, *, shared: bool = False) -> None:
         """The same without blocking the event loop."""
-        if self.parent is not None:
-            siblings = self._sibling_lock
-            self._note(siblings, self)
-            await siblings.acquire_async(self, shared=shared)
+        if self.parent is None:
+            self._held[lock] = self
+            await lock.acquire_async(self, shared=shared)
+            return
+        siblings = self._sibling_lock
+        self._note(siblings, self)
+        await siblings.acquire_async(self, shared=shared)
         self._note(lock, self.top)
-        await lock.acquire_async(self.top, shared=shared and self.parent is None)
+        await lock.acquire_async(self.top, shared=False)
         self._confirm(lock)
 
     def _note(self, lock: WriterLock, owner: Scope) -> None:
@@ -305,7 +311,7 @@ class Scope:
 
     def _confirm(self, lock: WriterLock) -> None:
         """The call around this one may have ended while it waited; nobody would give the lock back then."""
-        if self.parent is not None and self.ended:
+        if self.ended:
             if self.top._left:
                 lock.release(self.top)
             raise FencedWriteError(_OVER)
@@ -595,7 +601,7 @@ class Scope:
 
     def _finish(self) -> None:
         """Let go of what only an undecided scope needs."""
-        branches = self._branches()
+        branches = self._branches() if self._has_branches else ()
         self._undoes, self._overlays = {}, {}
         if branches:
             run_all([branch.commit for branch in branches], "A resource could not finish a commit that was decided")
