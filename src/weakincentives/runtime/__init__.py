@@ -20,18 +20,24 @@ from ..session import (
     replace_latest,
     upsert_by,
 )
+from .approvals import ApprovalDecided, PendingApproval, aresume, decide, pending_approvals, resume
 from .call import ToolCall, ToolOutcome
 from .execute import aexecute_tool, aexecute_tools, execute_tool, execute_tools
 from .main_loop import MainLoop, MainLoopConfig, RunFailed, RunFinished, RunStarted
+from .transactions import CompositeSnapshot, PendingToolTracker, create_snapshot, restore_snapshot, tool_transaction
 
 __all__ = [
     "Append",
+    "ApprovalDecided",
     "Clear",
     "Compensated",
+    "CompositeSnapshot",
     "EventBus",
     "Extend",
     "MainLoop",
     "MainLoopConfig",
+    "PendingApproval",
+    "PendingToolTracker",
     "Replace",
     "RunContext",
     "RunFailed",
@@ -46,11 +52,18 @@ __all__ = [
     "aexecute_tool",
     "aexecute_tools",
     "append_all",
+    "aresume",
+    "create_snapshot",
+    "decide",
     "execute_tool",
     "execute_tools",
     "keyed_slice",
     "log_slice",
+    "pending_approvals",
     "reducer",
     "replace_latest",
+    "restore_snapshot",
+    "resume",
+    "tool_transaction",
     "upsert_by",
 ]
