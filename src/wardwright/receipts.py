@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
-from wardwright.facts import ToolFact, stored, text_digest, tool_context
+from wardwright.facts import STORED_FIELDS, ToolFact, text_digest, tool_context
 from wardwright.history import ReceiptRow, scope_key
 from wardwright.policy.compile import ModelPlan
 from wardwright.policy.rules import AllowedTools, Finding, Matcher, Rule, Ruling
@@ -106,6 +107,8 @@ _FACT_FILTERS: Final = (
     ("tool_call_id", "tool_call_id"),
 )
 _CALLER: Final = ("tenant", "application", "agent", "user", "session_id", "run_id", "principal")
+_stored_values: Final = attrgetter(*STORED_FIELDS)
+"""What may be kept of a fact, at once: a receipt holds many facts, and this is most of its cost."""
 _NEVER_REDACTED: Final = frozenset({"", "*", "id", "at_ms", "kind", "version", "caller", "caller.*", "caller.tenant"})
 
 
@@ -168,13 +171,13 @@ def build(
             "id": receipt_id,
             "at_ms": judged[-1].at_ms,
             "plan_hash": last.ruling.plan_hash,
-            "caller": _kept(asdict(turn.caller)),
+            "caller": _fields(turn.caller),
             "request": _kept(
                 {
                     "wire": turn.wire,
                     "model": turn.model,
                     "stream": turn.stream,
-                    "tool_choice": None if turn.tool_choice is None else _kept(asdict(turn.tool_choice)),
+                    "tool_choice": None if turn.tool_choice is None else _fields(turn.tool_choice),
                     "tool_context": _context(first.ruling),
                     "claims": _claims(turn, key),
                 }
@@ -196,7 +199,7 @@ def build(
                     "http_status": outcome.http_status,
                     "selected_model": outcome.selected_model,
                     "attempts": [dict(attempt) for attempt in outcome.attempts],
-                    "usage": None if reply is None or reply.usage is None else _kept(asdict(reply.usage)),
+                    "usage": None if reply is None or reply.usage is None else _fields(reply.usage),
                     "tool_policy": _tool_policy(judged, selectors, rules),
                     "provider_metadata": _kept(
                         {
@@ -221,7 +224,7 @@ def build_admin(
             "kind": "admin",
             "id": receipt_id,
             "at_ms": at_ms,
-            "caller": _kept(asdict(caller)),
+            "caller": _fields(caller),
             "admin": _kept({"action": action, "target": target, "details": dict(details or {})}),
             "final": {"status": "done"},
         }
@@ -418,11 +421,12 @@ def _deciding(judged: Sequence[Judged]) -> Judged:
 
 
 def _context(ruling: Ruling) -> dict[str, Any]:
-    context = tool_context(ruling.facts, ruling.phase)
-    # The facts themselves stand once, with the gate that judged them.
+    # Only what the projection shows: the facts themselves stand once, with the gate that judged them.
+    surface = [fact for fact in ruling.facts if fact.source == "declared_tool"]
+    primary = next((fact for fact in reversed(ruling.facts) if fact.source != "declared_tool"), None)
+    context = tool_context(surface, ruling.phase)
     del context["facts"]
-    if context["primary_tool"] is not None:
-        context["primary_tool"] = _kept(context["primary_tool"])
+    context["primary_tool"] = None if primary is None else _fact(primary, capture=False)
     return _kept(context)
 
 
@@ -466,7 +470,7 @@ def _gate(judged: Judged, *, capture: bool) -> dict[str, Any]:
             ],
             "blocked_tools": list(ruling.blocked_tools),
             "withheld": _withheld(ruling),
-            "route": _kept(asdict(ruling.route)),
+            "route": _fields(ruling.route),
             "reask": ruling.reask or None,
             "binds_next": ruling.binds_next or None,
             "controls": {kind: dict(values) for kind, values in ruling.controls.items()},
@@ -479,7 +483,11 @@ def _gate(judged: Judged, *, capture: bool) -> dict[str, Any]:
 
 
 def _fact(fact: ToolFact, *, capture: bool) -> dict[str, Any]:
-    values = _kept(stored(fact))
+    values: dict[str, Any] = {
+        name: list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+        for name, value in zip(STORED_FIELDS, _stored_values(fact), strict=True)
+        if value or value.__class__ in _NUMBERS
+    }
     if capture:
         captured = _kept({"arguments": fact.arguments, "content": fact.content})
         if captured:
@@ -593,7 +601,7 @@ def _selectors(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> list[dict
 def _matcher(rule: Rule) -> dict[str, Any]:
     """The rule's tool matchers as its author wrote them."""
     if isinstance(rule, AllowedTools):
-        return {"phase": list(rule.phases), "allowed_tools": [_kept(asdict(tool)) for tool in rule.allowed]}
+        return {"phase": list(rule.phases), "allowed_tools": [_fields(tool) for tool in rule.allowed]}
     described: dict[str, Any] = {}
     for name in ("tool", "after", "then"):
         matcher = getattr(rule, name, None)
@@ -630,10 +638,18 @@ def _tool_policy(
     }
 
 
+_NUMBERS: Final = frozenset({bool, int, float})
+
+
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """Without what is empty. False and 0 stay: they say something."""
+    return {name: value for name, value in values.items() if value or value.__class__ in _NUMBERS}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """A flat slotted value as JSON values. Not `asdict`, which copies deeply and costs more than the ruling did."""
     return {
-        name: value
-        for name, value in values.items()
-        if not (value is None or value == "" or (isinstance(value, Sequence | Mapping) and not value))
+        name: list(cast("tuple[Any, ...]", part)) if isinstance(part, tuple) else part
+        for name in value.__slots__
+        if (part := getattr(value, name)) or part.__class__ in _NUMBERS
     }

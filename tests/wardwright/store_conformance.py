@@ -108,6 +108,8 @@ def kinds(store: Store, keys: tuple[bytes, ...] = (KEY,)) -> set[str]:
 class StoreConformance(ABC):
     head_table: str
     """Where the backend keeps the last link of a chain."""
+    damage: str
+    """SQL that makes every register unreadable."""
 
     @pytest.fixture
     @abstractmethod
@@ -621,6 +623,17 @@ class StoreConformance(ABC):
         assert state(store, session("s2", "other")).version == 1
         assert store.sealed(session("s2", "other"), "held", 0).body == b"x"
 
+    def test_erasure_ends_on_receipts_that_were_tampered_with(self, store: Store, where: str) -> None:
+        """An emptied or unreadable payload is no reason to go on for ever, and stays a flaw."""
+        fill(store, 3)
+        store.receipts(ReceiptQuery())
+        self.run(where, "UPDATE receipt SET payload = NULL WHERE sequence = 1")
+        self.run(where, "UPDATE receipt SET payload = hash WHERE sequence = 2")
+
+        store.forget_tenant("acme")
+
+        assert [flaw.sequence for flaw in verify(store).flaws] == [1, 2]
+
     def test_erasure_takes_exactly_one_tenant(self, store: Store) -> None:
         """A tenant whose name starts with another's keeps everything."""
         store.commit(delta(change(session("s", "acme")), change(session("s", "acme2"))), admin("r1", tenant="acme2"))
@@ -702,7 +715,7 @@ class StoreConformance(ABC):
     def test_a_register_that_cannot_be_read_is_an_outage(self, store: Store, where: str) -> None:
         """[4] A damaged register never counts as an empty one."""
         store.commit(delta(change(session(), registers={("a", ""): (1,)})))
-        self.run(where, "UPDATE register SET value = rule")
+        self.run(where, self.damage)
 
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             state(store)

@@ -37,6 +37,7 @@ def schema() -> str:
 
 class TestPostgres(StoreConformance):
     head_table = "writer"
+    damage = "UPDATE register SET value = rule"
 
     @pytest.fixture
     def where(self, server: PostgresServer, schema: str) -> Iterator[str]:

@@ -38,6 +38,7 @@ for number in range(1, 100_000):
 
 class TestSqlite(StoreConformance):
     head_table = "chain"
+    damage = "UPDATE cell SET value = name WHERE name > x'01' AND name < x'02'"
 
     @pytest.fixture
     def where(self, tmp_path: Path) -> Iterator[str]:

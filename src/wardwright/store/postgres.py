@@ -17,7 +17,17 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from wardwright.errors import SealedMissing, StoreUnavailable, VersionConflict
-from wardwright.history import EMPTY_SCOPE, SCOPE_KINDS, ChainLink, Delta, Head, ReceiptRow, ScopeState, body_hash
+from wardwright.history import (
+    EMPTY_SCOPE,
+    SCOPE_KINDS,
+    ChainLink,
+    Delta,
+    Head,
+    ReceiptRow,
+    ScopeDelta,
+    ScopeState,
+    body_hash,
+)
 from wardwright.store import rows
 from wardwright.store.postings import (
     BUCKET,
@@ -70,9 +80,10 @@ CREATE TABLE writer (
 ) WITH (fillfactor = 50);
 CREATE TABLE receipt (
     cursor BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, writer BIGINT NOT NULL, sequence BIGINT NOT NULL,
-    id BYTEA NOT NULL UNIQUE, at_ms BIGINT NOT NULL, previous_hash BYTEA NOT NULL, hash BYTEA NOT NULL, scope BYTEA NOT NULL,
+    id BYTEA NOT NULL, at_ms BIGINT NOT NULL, previous_hash BYTEA NOT NULL, hash BYTEA NOT NULL, scope BYTEA NOT NULL,
     body_hash BYTEA, payload BYTEA, UNIQUE (writer, sequence)
 );
+CREATE INDEX receipt_id ON receipt (id);
 ALTER TABLE receipt ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE TABLE posting (bucket BIGINT NOT NULL, tag BIGINT NOT NULL, bits BYTEA NOT NULL, PRIMARY KEY (bucket, tag));
 CREATE TABLE bucket (bucket BIGINT PRIMARY KEY, first_ms BIGINT NOT NULL, last_ms BIGINT NOT NULL);
@@ -220,7 +231,7 @@ class PostgresStore:
                 registers.setdefault(number, []).append((rule, sub, value))
             ledger: Sequence[tuple[bytes, bytes]] = ()
             if (session := found.get(keys[0])) is not None:
-                names = [rows.key(name) for name in wanted(rows.scope_state(0, session[2], (), ()).head)]
+                names = [rows.key(name) for name in wanted(rows.load_head(session[2])[1])]
                 if names:
                     ledger = connection.execute(
                         "SELECT key, entry FROM ledger WHERE scope = %s AND key = ANY(%s)", (session[0], names)
@@ -231,7 +242,8 @@ class PostgresStore:
             if row is None:
                 states[scope] = EMPTY_SCOPE
             else:
-                number, version, head = row
+                number, version, column = row
+                head = rows.load_head(column)[1]
                 states[scope] = rows.scope_state(version, head, registers.get(number, ()), () if place else ledger)
         return states
 
@@ -315,7 +327,7 @@ class PostgresStore:
         ledger: list[tuple[int, bytes, int | None, bytes]] = []
         for change in delta.scopes:
             columns = rows.scope_columns(change)
-            number = self._write_scope(connection, columns, change.kind, delta.at_ms, locked)
+            number = self._write_scope(connection, change, delta.at_ms, locked)
             registers.extend((number, *one) for one in columns.registers)
             removed.extend((number, *one) for one in columns.removed)
             ledger.extend((number, *one) for one in columns.ledger)
@@ -355,28 +367,28 @@ class PostgresStore:
     @staticmethod
     def _write_scope(
         connection: Connection,
-        columns: rows.ScopeColumns,
-        kind: str,
+        change: ScopeDelta,
         at_ms: int,
         locked: dict[bytes, tuple[int, int]],
     ) -> int:
-        known = locked.get(columns.scope)
+        key, head = rows.key(change.scope), rows.dump_head(at_ms, change.head)
+        known = locked.get(key)
         if known is not None:
             number, version = known
             connection.execute(
                 "UPDATE scope SET version = version + 1, at_ms = %s, head = %s WHERE id = %s",
-                (at_ms, columns.head, number),
+                (at_ms, head, number),
             )
-            locked[columns.scope] = (number, version + 1)
+            locked[key] = (number, version + 1)
             return number
         row = connection.execute(
             "INSERT INTO scope (key, kind, version, at_ms, head) VALUES (%s, %s, 1, %s, %s) "
             "ON CONFLICT (key) DO NOTHING RETURNING id",
-            (columns.scope, kind, at_ms, columns.head),
+            (key, change.kind, at_ms, head),
         ).fetchone()
         if row is None:
-            raise VersionConflict(f"scope {rows.text(columns.scope)!r} was made by another writer")
-        locked[columns.scope] = (row[0], 1)
+            raise VersionConflict(f"scope {change.scope!r} was made by another writer")
+        locked[key] = (row[0], 1)
         return row[0]
 
     def _append(self, connection: Connection, receipt: ReceiptRow) -> ChainLink:
@@ -431,7 +443,9 @@ class PostgresStore:
 
     def receipt(self, receipt_id: str) -> StoredReceipt | None:
         with self._transaction(self._query) as connection:
-            row = connection.execute(f"{_RECEIPT} WHERE r.id = %s", (rows.key(receipt_id),)).fetchone()
+            row = connection.execute(
+                f"{_RECEIPT} WHERE r.id = %s ORDER BY r.cursor DESC LIMIT 1", (rows.key(receipt_id),)
+            ).fetchone()
         return None if row is None else rows.stored_receipt(*row)
 
     def receipts(self, query: ReceiptQuery) -> ReceiptPage:
@@ -452,7 +466,7 @@ class PostgresStore:
                 f"{_RECEIPT} WHERE r.cursor = ANY(%s) ORDER BY r.cursor DESC", (some,)
             ).fetchall():
                 stored = rows.stored_receipt(*row)
-                if search.fits_time(stored.row.at_ms) and search.fits_tags(stored.row.tags):
+                if search.fits_time(stored.row.at_ms) and search.fits(stored):
                     yield stored
 
     @staticmethod
@@ -577,7 +591,7 @@ class PostgresStore:
             row = connection.execute("SELECT sequence FROM indexed WHERE writer = %s", (writer,)).fetchone()
             indexed = 0 if row is None else row[0]
             found = connection.execute(
-                "SELECT cursor, at_ms, scope, payload, sequence FROM receipt WHERE writer = %s AND sequence > %s "
+                "SELECT cursor, at_ms, id, scope, payload, sequence FROM receipt WHERE writer = %s AND sequence > %s "
                 "ORDER BY sequence LIMIT %s",
                 (writer, indexed, _INDEX_CHUNK),
             ).fetchall()
@@ -585,8 +599,8 @@ class PostgresStore:
                 # Retention was faster than the index: there is nothing left to index.
                 reached = connection.execute("SELECT sequence FROM writer WHERE id = %s", (writer,)).fetchone()[0]
             else:
-                reached = found[-1][4]
-                postings, spans = gather((row[0], row[1], rows.indexed_tags(row[2], row[3])) for row in found)
+                reached = found[-1][5]
+                postings, spans = gather((row[0], row[1], rows.indexed_tags(*row[2:5])) for row in found)
                 stored = self._postings(connection, postings)
                 self._put(connection, {place: bits | stored.get(place, 0) for place, bits in postings.items()})
                 connection.execute(
@@ -678,21 +692,22 @@ class PostgresStore:
             bucket, left = row[0], decode(row[1])
             cursors = [bucket * BUCKET + offset for offset in islice(offsets(left), _ERASE_CHUNK)]
             found = {
-                cursor: (at_ms, scope, payload)
-                for cursor, at_ms, scope, payload in connection.execute(
-                    "SELECT cursor, at_ms, scope, payload FROM receipt WHERE cursor = ANY(%s)", (cursors,)
+                cursor: (scope, payload)
+                for cursor, scope, payload in connection.execute(
+                    "SELECT cursor, scope, payload FROM receipt WHERE cursor = ANY(%s)", (cursors,)
                 ).fetchall()
             }
-            taken: list[tuple[int, int, rows.Tags]] = []
+            taken: list[tuple[int, int, Sequence[tuple[str, str]]]] = []
             for cursor in cursors:
+                # Its bit goes with this chunk even if retention took it or somebody emptied it: else this would never end.
+                tags = [(TENANT_TAG, tenant)]
+                taken.append((cursor, 0, tags))
                 if cursor not in found:
-                    # Gone by retention; its bit goes with this chunk.
-                    taken.append((cursor, 0, ((TENANT_TAG, tenant),)))
                     continue
-                at_ms, scope, payload = found[cursor]
-                taken.append((cursor, at_ms, rows.indexed_tags(scope, payload)))
+                scope, payload = found[cursor]
+                tags.extend(rows.erased_tags(scope, payload))
                 connection.execute(
-                    "UPDATE receipt SET body_hash = %s, payload = NULL, scope = '' WHERE cursor = %s",
+                    "UPDATE receipt SET body_hash = %s, payload = NULL, scope = '' WHERE cursor = %s AND payload IS NOT NULL",
                     (bytes.fromhex(body_hash(rows.unpack(payload)[1])), cursor),
                 )
             postings = gather(taken)[0]

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from wardwright.store.protocol import ReceiptQuery
+from wardwright.store.protocol import ReceiptQuery, StoredReceipt
 
 BUCKET: Final = 8192
 TENANT_TAG: Final = "\x00tenant"
 """The store's own tag: whose receipt it is. No filter name starts with NUL."""
+ID_TAG: Final = "\x00id"
+"""Likewise: the receipt's id."""
 
 Place: TypeAlias = tuple[int, int]
 """(bucket, tag): the key of a posting."""
@@ -72,21 +74,22 @@ def offsets(bits: int) -> Iterator[int]:
 
 def gather(receipts: Iterable[tuple[int, int, Sequence[tuple[str, str]]]]) -> tuple[dict[Place, int], list[BucketSpan]]:
     """Postings and bucket spans of these receipts (cursor, time, tags), to be merged with what is stored."""
-    found: dict[Place, list[int]] = {}
+    found: dict[int, dict[int, list[int]]] = {}
     spans: dict[int, tuple[int, int]] = {}
     for cursor, at_ms, tags in receipts:
         bucket, offset = divmod(cursor, BUCKET)
         first, last = spans.get(bucket, (at_ms, at_ms))
         spans[bucket] = (min(first, at_ms), max(last, at_ms))
+        places = found.setdefault(bucket, {})
         for name, value in tags:
-            place = (bucket, tag_id(name, value))
-            if (places := found.get(place)) is None:
-                found[place] = [offset]
+            tag = tag_id(name, value)
+            if tag in places:
+                places[tag].append(offset)
             else:
-                places.append(offset)
-    postings: dict[Place, int] = {}
-    for place in sorted(found):
-        postings[place] = _union(found[place])
+                places[tag] = [offset]
+    postings = {
+        (bucket, tag): _union(places[tag]) for bucket, places in sorted(found.items()) for tag in sorted(places)
+    }
     return postings, [BucketSpan(bucket, *span) for bucket, span in sorted(spans.items())]
 
 
@@ -153,7 +156,9 @@ class Search:
             query.until_ms is None or at_ms < query.until_ms
         )
 
-    def fits_tags(self, tags: Sequence[tuple[str, str]]) -> bool:
+    def fits(self, stored: StoredReceipt) -> bool:
+        """The receipt itself, compared: what led to it was only a hash."""
+        tags = (*stored.row.tags, (ID_TAG, stored.row.id))
         return all(any(name == tag and value in values for tag, value in tags) for name, values in self._wanted)
 
 

@@ -15,11 +15,13 @@ from typing import Any, Final, NamedTuple
 import orjson
 from immutables import Map
 
+from wardwright import history
 from wardwright.errors import StoreUnavailable
 from wardwright.history import (
     EMPTY_LEDGER,
     EMPTY_REGISTERS,
     ChainLink,
+    Head,
     LedgerEntry,
     ReceiptRow,
     RegisterKey,
@@ -28,10 +30,8 @@ from wardwright.history import (
     ScopeState,
     body_hash,
     chain_hash,
-    dump_head,
-    load_head,
 )
-from wardwright.store.postings import TENANT_TAG
+from wardwright.store.postings import ID_TAG, TENANT_TAG
 from wardwright.store.protocol import Checkpoint, StoredReceipt
 
 Tags = tuple[tuple[str, str], ...]
@@ -128,10 +128,9 @@ def tenant_ranges(kinds: Iterable[str], tenant: str) -> list[tuple[bytes, bytes]
 
 
 class ScopeColumns(NamedTuple):
-    """What one `ScopeDelta` writes."""
+    """What one `ScopeDelta` writes beside its head."""
 
     scope: bytes
-    head: bytes
     registers: list[tuple[bytes, bytes, bytes]]
     """rule key, sub-key, value"""
     removed: list[tuple[bytes, bytes]]
@@ -153,11 +152,25 @@ def scope_columns(change: ScopeDelta) -> ScopeColumns:
         for name, entry in change.ledger.items():
             found = call_hash(tenant, name[2:]) if entry.status != "observed" and name.startswith("c:") else None
             ledger.append((key(name), found, dump(list(entry))))
-    return ScopeColumns(key(change.scope), dump(dump_head(change.head)), registers, removed, ledger)
+    return ScopeColumns(key(change.scope), registers, removed, ledger)
+
+
+def dump_head(at_ms: int, head: Head) -> bytes:
+    """A scope's head, with the time it was written."""
+    return dump([at_ms, history.dump_head(head)])
+
+
+def load_head(column: bytes) -> tuple[int, Head]:
+    """What cannot be read is an outage."""
+    try:
+        at_ms, head = load(column)
+        return at_ms, history.load_head(head)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreUnavailable(f"a scope cannot be read: {error}") from error
 
 
 def scope_state(
-    version: int, head: bytes, registers: Iterable[tuple[bytes, bytes, bytes]], ledger: Iterable[tuple[bytes, bytes]]
+    version: int, head: Head, registers: Iterable[tuple[bytes, bytes, bytes]], ledger: Iterable[tuple[bytes, bytes]]
 ) -> ScopeState:
     """A scope as it was written. What cannot be read is an outage: an empty register would let pass what it should stop."""
     try:
@@ -167,7 +180,7 @@ def scope_state(
         entries = {text(name): LedgerEntry(*load(entry)) for name, entry in ledger}
         return ScopeState(
             version,
-            load_head(load(head)),
+            head,
             Map(values) if values else EMPTY_REGISTERS,
             Map(entries) if entries else EMPTY_LEDGER,
         )
@@ -178,15 +191,31 @@ def scope_state(
 def pack(tags: Tags, body: bytes) -> bytes:
     """Tags and body of a receipt in one column; together they deflate to less than the body alone would with tags beside it."""
     plain = dump(tags) + b"\n" + body
-    deflater = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, 6, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
+    deflater = zlib.compressobj(2, zlib.DEFLATED, _WINDOW, 8, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
     return bytes((_DEFLATED,)) + deflater.compress(plain) + deflater.flush()
 
 
-def indexed_tags(scope: bytes, payload: bytes | None) -> Tags:
-    """The tags to index of a stored receipt: its own, and whose it is. None for an erased one."""
-    if not payload:
-        return ()
-    return (*unpack(payload)[0], (TENANT_TAG, tenant_of(_shown(scope))))
+def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[tuple[str, str]]:
+    """What a receipt is indexed by: its own tags, its id, and whose it is. An erased one by its id alone."""
+    own = [(ID_TAG, _shown(receipt_id))]
+    return [*own, *erased_tags(scope, payload)] if payload else own
+
+
+def erased_tags(scope: bytes, payload: bytes | None) -> list[tuple[str, str]]:
+    """What erasure takes out of the index: all but the id."""
+    return [*_unpack_tags(payload), (TENANT_TAG, tenant_of(_shown(scope)))] if payload else []
+
+
+def _unpack_tags(payload: bytes) -> list[tuple[str, str]]:
+    """The tags alone: they come first, so the body need not be inflated."""
+    try:
+        inflater = zlib.decompressobj(_WINDOW, _DICTIONARY)
+        plain = inflater.decompress(memoryview(payload)[1:], 2048)
+        while b"\n" not in plain and (more := inflater.decompress(inflater.unconsumed_tail, 16_384)):
+            plain += more
+        return load(plain[: plain.index(b"\n")])
+    except (zlib.error, ValueError, TypeError):
+        return []
 
 
 def dump_links(links: Iterable[ChainLink]) -> bytes:

@@ -29,7 +29,18 @@ from wardwright.history import (
     body_hash,
 )
 from wardwright.store import rows
-from wardwright.store.postings import BUCKET, TENANT_TAG, BucketSpan, Search, decode, encode, gather, merge, tag_id
+from wardwright.store.postings import (
+    BUCKET,
+    ID_TAG,
+    TENANT_TAG,
+    BucketSpan,
+    Search,
+    decode,
+    encode,
+    gather,
+    merge,
+    tag_id,
+)
 from wardwright.store.protocol import (
     Checkpoint,
     Commit,
@@ -43,17 +54,11 @@ from wardwright.store.upkeep import Upkeep
 
 _SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
-CREATE TABLE scope (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, version INTEGER NOT NULL,
-    at_ms INTEGER NOT NULL, head BLOB NOT NULL
-);
-CREATE TABLE register (
-    scope INTEGER NOT NULL, rule BLOB NOT NULL, sub BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (scope, rule, sub)
+CREATE TABLE scope (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE);
+CREATE TABLE cell (
+    scope INTEGER NOT NULL, name BLOB NOT NULL, number INTEGER, value BLOB NOT NULL, PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
-CREATE TABLE ledger (
-    scope INTEGER NOT NULL, key BLOB NOT NULL, call INTEGER, entry BLOB NOT NULL, PRIMARY KEY (scope, key)
-) WITHOUT ROWID;
-CREATE INDEX ledger_call ON ledger (call, scope) WHERE call IS NOT NULL;
+CREATE INDEX cell_call ON cell (number, scope) WHERE name >= x'02' AND number IS NOT NULL;
 CREATE TABLE sealed (
     scope BLOB NOT NULL, name BLOB NOT NULL, expires_at_ms INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
@@ -62,7 +67,7 @@ CREATE TABLE chain (
     writer TEXT NOT NULL, sequence INTEGER NOT NULL, previous_hash BLOB NOT NULL, hash BLOB NOT NULL, indexed INTEGER NOT NULL
 );
 CREATE TABLE receipt (
-    sequence INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, at_ms INTEGER NOT NULL, previous_hash BLOB NOT NULL,
+    sequence INTEGER PRIMARY KEY, id BLOB NOT NULL, at_ms INTEGER NOT NULL, previous_hash BLOB NOT NULL,
     hash BLOB NOT NULL, scope BLOB NOT NULL, body_hash BLOB, payload BLOB
 );
 CREATE TABLE posting (
@@ -75,6 +80,13 @@ CREATE TABLE checkpoint (
 CREATE TABLE plan (epoch INTEGER PRIMARY KEY, plan_hash TEXT NOT NULL, at_ms INTEGER NOT NULL, source BLOB NOT NULL);
 CREATE TABLE counter (name BLOB PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
+
+# All of a scope is in one place, so that a gate writes one page of it. A cell's first byte says what it is.
+_HEAD: Final = b"\x00"
+"""`number` is the version; the value holds the time it was written, and the head."""
+_REGISTER: Final = b"\x01"
+_LEDGER: Final = b"\x02"
+"""`number` is the hash of a call that `sessions_of` must find."""
 
 _INDEX_CHUNK: Final = 1024
 _ERASE_CHUNK: Final = 256
@@ -249,28 +261,29 @@ class SqliteStore:
         states: dict[str, ScopeState] = {}
         with self._reading(self._hot) as connection:
             for place, scope in enumerate(scopes):
-                row = connection.execute(
-                    "SELECT id, version, head FROM scope WHERE key = ?", (rows.key(scope),)
-                ).fetchone()
-                if row is None:
+                found = connection.execute(
+                    "SELECT cell.scope, name, number, value FROM scope JOIN cell ON cell.scope = scope.id "
+                    "WHERE key = ? AND name < x'02' ORDER BY name",
+                    (rows.key(scope),),
+                ).fetchall()
+                if not found:
                     states[scope] = EMPTY_SCOPE
                     continue
-                number, version, head = row
-                registers = connection.execute(
-                    "SELECT rule, sub, value FROM register WHERE scope = ?", (number,)
-                ).fetchall()
-                ledger = self._ledger(connection, number, head, wanted) if place == 0 else ()
+                number, _, version, head = found[0]
+                _, head = rows.load_head(head)
+                registers = [(*_register_key(name), value) for _, name, _, value in found[1:]]
+                ledger = self._ledger(connection, number, wanted(head)) if place == 0 else ()
                 states[scope] = rows.scope_state(version, head, registers, ledger)
         return states
 
     @staticmethod
-    def _ledger(
-        connection: sqlite3.Connection, number: int, head: bytes, wanted: Callable[[Head], Iterable[str]]
-    ) -> list[tuple[bytes, bytes]]:
+    def _ledger(connection: sqlite3.Connection, number: int, wanted: Iterable[str]) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
-        for name in wanted(rows.scope_state(0, head, (), ()).head):
+        for name in wanted:
             key = rows.key(name)
-            row = connection.execute("SELECT entry FROM ledger WHERE scope = ? AND key = ?", (number, key)).fetchone()
+            row = connection.execute(
+                "SELECT value FROM cell WHERE scope = ? AND name = ?", (number, _LEDGER + key)
+            ).fetchone()
             if row is not None:
                 found.append((key, row[0]))
         return found
@@ -280,13 +293,13 @@ class SqliteStore:
         with self._reading(self._hot) as connection:
             for call_id in call_ids:
                 # The newest session, should a provider have used an id twice.
-                for entry, scope in connection.execute(
-                    "SELECT ledger.key, scope.key FROM ledger JOIN scope ON scope.id = ledger.scope "
-                    "WHERE ledger.call = ? ORDER BY ledger.scope DESC",
+                for name, scope in connection.execute(
+                    "SELECT cell.name, scope.key FROM cell JOIN scope ON scope.id = cell.scope "
+                    "WHERE number = ? AND name >= x'02' ORDER BY cell.scope DESC",
                     (rows.call_hash(tenant, call_id),),
                 ):
                     session = rows.text(scope)
-                    if rows.text(entry) == f"c:{call_id}" and rows.tenant_of(session) == tenant:
+                    if name == _LEDGER + rows.key(f"c:{call_id}") and rows.tenant_of(session) == tenant:
                         found[call_id] = session
                         break
         return found
@@ -329,7 +342,8 @@ class SqliteStore:
         numbers: list[int | None] = []
         for change in commit.delta.scopes:
             row = connection.execute(
-                "SELECT id, version FROM scope WHERE key = ?", (rows.key(change.scope),)
+                "SELECT id, number FROM scope JOIN cell ON cell.scope = id AND name = x'00' WHERE key = ?",
+                (rows.key(change.scope),),
             ).fetchone()
             version = 0 if row is None else row[1]
             if version != change.base_version:
@@ -350,30 +364,19 @@ class SqliteStore:
         delta = commit.delta
         for change, found in zip(delta.scopes, numbers, strict=True):
             columns = rows.scope_columns(change)
-            if found is None:
-                number = connection.execute(
-                    "INSERT INTO scope (key, kind, version, at_ms, head) VALUES (?, ?, 1, ?, ?)",
-                    (columns.scope, change.kind, delta.at_ms, columns.head),
-                ).lastrowid
-            else:
-                number = found
-                connection.execute(
-                    "UPDATE scope SET version = ?, at_ms = ?, head = ? WHERE id = ?",
-                    (change.base_version + 1, delta.at_ms, columns.head, number),
-                )
+            number = found
+            if number is None:
+                number = connection.execute("INSERT INTO scope (key) VALUES (?)", (columns.scope,)).lastrowid
+            head = rows.dump_head(delta.at_ms, change.head)
+            cells = [(number, _HEAD, change.base_version + 1, head)]
+            cells += [(number, _register_name(rule, sub), None, value) for rule, sub, value in columns.registers]
+            cells += [(number, _LEDGER + name, call, entry) for name, call, entry in columns.ledger]
+            connection.executemany(
+                "INSERT INTO cell VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number, value = excluded.value",
+                cells,
+            )
             for rule, sub in columns.removed:
-                connection.execute("DELETE FROM register WHERE scope = ? AND rule = ? AND sub = ?", (number, rule, sub))
-            for rule, sub, value in columns.registers:
-                connection.execute(
-                    "INSERT INTO register VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
-                    (number, rule, sub, value),
-                )
-            for name, call, entry in columns.ledger:
-                connection.execute(
-                    "INSERT INTO ledger VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT DO UPDATE SET call = excluded.call, entry = excluded.entry",
-                    (number, name, call, entry),
-                )
+                connection.execute("DELETE FROM cell WHERE scope = ? AND name = ?", (number, _register_name(rule, sub)))
         for scope, name in commit.unseal:
             connection.execute("DELETE FROM sealed WHERE scope = ? AND name = ?", (rows.key(scope), rows.key(name)))
         for row in commit.seal:
@@ -424,9 +427,11 @@ class SqliteStore:
     # receipts
 
     def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        # An id is a tag like others: an index of its own would cost every commit a page.
+        search = Search(ReceiptQuery(tags={ID_TAG: (receipt_id,)}, limit=1))
+        self._catch_up(self._cold)
         with self._reading(self._cold) as connection:
-            row = connection.execute(f"{_RECEIPT} WHERE id = ?", (rows.key(receipt_id),)).fetchone()
-        return None if row is None else rows.stored_receipt(*row)
+            return next(self._found(connection, search), None)
 
     def receipts(self, query: ReceiptQuery) -> ReceiptPage:
         search = Search(query)
@@ -451,7 +456,7 @@ class SqliteStore:
                 stored = rows.stored_receipt(
                     *connection.execute(f"{_RECEIPT} WHERE receipt.sequence = ?", (cursor,)).fetchone()
                 )
-                if search.fits_tags(stored.row.tags):
+                if search.fits(stored):
                     yield stored
 
     @staticmethod
@@ -583,13 +588,14 @@ class SqliteStore:
         with self._reading(seat) as connection:
             indexed = connection.execute("SELECT indexed FROM chain").fetchone()[0]
             found = connection.execute(
-                "SELECT sequence, at_ms, scope, payload FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
+                "SELECT sequence, at_ms, id, scope, payload FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
                 (indexed, _INDEX_CHUNK),
             ).fetchall()
         if not found:
             return False
         postings, spans = gather(
-            (cursor, at_ms, rows.indexed_tags(scope, payload)) for cursor, at_ms, scope, payload in found
+            (cursor, at_ms, rows.indexed_tags(receipt_id, scope, payload))
+            for cursor, at_ms, receipt_id, scope, payload in found
         )
         with self._writing(seat) as connection:
             if connection.execute("SELECT indexed FROM chain").fetchone()[0] != indexed:
@@ -609,28 +615,36 @@ class SqliteStore:
     # scopes' life
 
     def forget_scopes(self, kind: str, before_ms: int) -> int:
-        with self._reading(self._cold) as connection:
-            found = [
-                row[0]
-                for row in connection.execute("SELECT id FROM scope WHERE kind = ? AND at_ms < ?", (kind, before_ms))
-            ]
+        first = rows.key(f"{kind}\x1f")
         gone = 0
-        for start in range(0, len(found), _ERASE_CHUNK):
-            with self._writing(self._cold) as connection:
-                for number in found[start : start + _ERASE_CHUNK]:
-                    # Written since it was looked at: it lives.
-                    row = connection.execute(
-                        "SELECT key FROM scope WHERE id = ? AND at_ms < ?", (number, before_ms)
-                    ).fetchone()
-                    if row is not None:
-                        self._erase_scope(connection, number, row[0])
-                        gone += 1
-        return gone
+        while True:
+            with self._reading(self._cold) as connection:
+                found = connection.execute(
+                    "SELECT id, key, value FROM scope JOIN cell ON cell.scope = id AND name = x'00' "
+                    "WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
+                    (first, rows.prefix_end(rows.key(f"{kind}\x1f")), _ERASE_CHUNK),
+                ).fetchall()
+            old = [number for number, _, head in found if rows.load_head(head)[0] < before_ms]
+            if old:
+                with self._writing(self._cold) as connection:
+                    gone += sum(self._erase_old(connection, number, before_ms) for number in old)
+            if len(found) < _ERASE_CHUNK:
+                return gone
+            first = found[-1][1] + b"\x00"
+
+    def _erase_old(self, connection: sqlite3.Connection, number: int, before_ms: int) -> bool:
+        row = connection.execute(
+            "SELECT key, value FROM scope JOIN cell ON cell.scope = id AND name = x'00' WHERE id = ?", (number,)
+        ).fetchone()
+        if row is None or rows.load_head(row[1])[0] >= before_ms:
+            # Written since it was looked at: it lives.
+            return False
+        self._erase_scope(connection, number, row[0])
+        return True
 
     @staticmethod
     def _erase_scope(connection: sqlite3.Connection, number: int, key: bytes) -> None:
-        connection.execute("DELETE FROM register WHERE scope = ?", (number,))
-        connection.execute("DELETE FROM ledger WHERE scope = ?", (number,))
+        connection.execute("DELETE FROM cell WHERE scope = ?", (number,))
         connection.execute("DELETE FROM sealed WHERE scope = ?", (key,))
         connection.execute("DELETE FROM scope WHERE id = ?", (number,))
 
@@ -688,22 +702,23 @@ class SqliteStore:
             if row is None:
                 return 0
             bucket, left = row[0], decode(row[1])
-            taken: list[tuple[int, int, rows.Tags]] = []
+            taken: list[tuple[int, int, Sequence[tuple[str, str]]]] = []
             while left and len(taken) < _ERASE_CHUNK:
                 offset = left.bit_length() - 1
                 left ^= 1 << offset
                 cursor = bucket * BUCKET + offset
                 found = connection.execute(
-                    "SELECT at_ms, scope, payload FROM receipt WHERE sequence = ?", (cursor,)
+                    "SELECT scope, payload FROM receipt WHERE sequence = ?", (cursor,)
                 ).fetchone()
+                # Its bit goes with this chunk even if retention took it or somebody emptied it: else this would never end.
+                tags = [(TENANT_TAG, tenant)]
+                taken.append((cursor, 0, tags))
                 if found is None:
-                    # Gone by retention; its bit goes with this chunk.
-                    taken.append((cursor, 0, ((TENANT_TAG, tenant),)))
                     continue
-                at_ms, scope, payload = found
-                taken.append((cursor, at_ms, rows.indexed_tags(scope, payload)))
+                scope, payload = found
+                tags.extend(rows.erased_tags(scope, payload))
                 connection.execute(
-                    "UPDATE receipt SET body_hash = ?, payload = NULL, scope = x'' WHERE sequence = ?",
+                    "UPDATE receipt SET body_hash = ?, payload = NULL, scope = x'' WHERE sequence = ? AND payload IS NOT NULL",
                     (bytes.fromhex(body_hash(rows.unpack(payload)[1])), cursor),
                 )
             for (place, gone_tag), bits in gather(taken)[0].items():
@@ -767,3 +782,12 @@ class SqliteStore:
                 seat.connection.close()
         for file in self._files:
             os.close(file)
+
+
+def _register_name(rule: bytes, sub: bytes) -> bytes:
+    return _REGISTER + len(rule).to_bytes(4, "big") + rule + sub
+
+
+def _register_key(name: bytes) -> tuple[bytes, bytes]:
+    end = 5 + int.from_bytes(name[1:5], "big")
+    return name[5:end], name[end:]
