@@ -196,7 +196,7 @@ def test_tools_added_in_the_middle_are_declared() -> None:
     """A system message that adds a tool declares it; one it merely names was declared before."""
     added = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "late"}}}
     named = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "late"}}
-    turn = parse_request(request({"role": "system", "content": [added, named, {"type": "text", "text": "t"}]}))
+    turn = parse_request(request({"role": "system", "content": [added, added, named, {"type": "text", "text": "t"}]}))
     assert (list(turn.tools), list(turn.items)) == ([DeclaredTool("late")], [TextItem("system", "t")])
 
 

@@ -314,6 +314,16 @@ def test_pieces_of_a_call_are_put_together() -> None:
     assert list(assembler.turn().items) == [CallItem("a", "shell_exec", '{"x":1}')]
 
 
+def test_a_name_does_not_grow_for_ever() -> None:
+    """A tool name that comes in more and more pieces is refused."""
+    piece = {"index": 0, "id": "a", "function": {"name": "x" * 3_000}}
+    more = {"index": 0, "function": {"name": "y" * 3_000}}
+    with pytest.raises(WireError) as caught:
+        stream(chunk({"tool_calls": [piece]}), chunk({"tool_calls": [more]}))
+    path = "choices[0].delta.tool_calls[0].function.name"
+    assert str(caught.value) == f"a tool name has more than 4096 characters - at `$.{path}`"
+
+
 def test_calls_are_ordered_by_index() -> None:
     """Indexes that come out of order say the order that was meant."""
     deltas = [

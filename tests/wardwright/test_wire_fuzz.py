@@ -111,7 +111,7 @@ PARSERS: tuple[Callable[[bytes], Any], ...] = (
 )
 
 
-@settings(max_examples=1_200)
+@settings(max_examples=400)
 @given(bodies)
 def test_any_json_is_a_turn_or_a_wire_error(body: Any) -> None:
     """A parser answers any JSON with what it means, or with a wire error."""
@@ -121,7 +121,7 @@ def test_any_json_is_a_turn_or_a_wire_error(body: Any) -> None:
             assert parse(raw) is not None
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_turn_or_a_wire_error(raw: bytes) -> None:
     """A parser answers any bytes with what they mean, or with a wire error."""
@@ -130,7 +130,7 @@ def test_any_bytes_are_a_turn_or_a_wire_error(raw: bytes) -> None:
             assert parse(raw) is not None
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(things, values), max_size=5))
 def test_any_events_are_a_turn_or_a_wire_error(events: list[Any]) -> None:
     """A stream of any JSON assembles to what it means, or to a wire error."""

@@ -256,6 +256,18 @@ def test_a_servers_list_declares_its_tools() -> None:
     tool = DeclaredTool("n", "d", {"type": "object"}, "mcp", None, "s")
     assert list(parse_request({"model": "m", "input": [listing]}).tools) == [tool]
     assert list(parse_reply({"output": [listing]}).tools) == [tool]
+    assert list(parse_request({"model": "m", "input": [listing, listing]}).tools) == [tool]
+    choice = {"type": "mcp", "server_label": "s", "name": "n"}
+    chosen = parse_request({"model": "m", "input": [listing], "tool_choice": choice}).tool_choice
+    assert chosen == ToolChoice("tool", ("n:s",))
+
+
+def test_many_tools_that_appear_later_cost_no_more_each() -> None:
+    """Twenty thousand found tools are read in one go, and a changed definition is kept beside the first."""
+    found = [{"type": "function", "name": f"f{number}"} for number in range(20_000)]
+    items = [{"type": "additional_tools", "tools": [tool]} for tool in found]
+    changed = {"type": "additional_tools", "tools": [{"type": "function", "name": "f0", "description": "other"}]}
+    assert len(parse_request({"model": "m", "input": [*items, *items, changed]}).tools) == 20_001
 
 
 def test_reasoning_is_read_in_a_request_and_no_answer_in_a_reply() -> None:

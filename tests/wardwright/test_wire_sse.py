@@ -44,6 +44,11 @@ def test_an_event_is_given_as_soon_as_it_ends() -> None:
     assert reader.feed(b"\ndata: y\n\n") == [Event("", b"y")]
 
 
+def test_a_line_end_cut_in_two_is_one_line_end() -> None:
+    """The LF of a CRLF that arrives later is no empty line."""
+    assert events(b"data: x\r", b"\ndata: y\n\n") == [Event("", b"x\ny")]
+
+
 def test_close_gives_the_event_the_stream_ended_in() -> None:
     """Lenient clients read an event without its empty line, so it is given too."""
     reader = EventReader()

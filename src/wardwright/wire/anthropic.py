@@ -247,7 +247,7 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
 class _Lowering:
     """Collects the items and tools of one body, in wire order."""
 
-    __slots__ = ("_called", "_passing", "_request", "_role", "_texts", "items", "tools")
+    __slots__ = ("_called", "_declared", "_passing", "_request", "_role", "_texts", "items", "tools")
 
     def __init__(self, passing: Collection[str], request: bool) -> None:
         self._passing = passing
@@ -257,6 +257,8 @@ class _Lowering:
         """Text blocks that stand next to each other; they become one item."""
         self._called: dict[str, tuple[str, str]] = {}
         """Calls on provider-side MCP servers: id -> server and tool."""
+        self._declared: dict[tuple[str, str | None], DeclaredTool] = {}
+        """The tools by name and server, once a message brings more of them."""
         self.items: list[Item] = []
         self.tools: list[DeclaredTool] = []
 
@@ -457,23 +459,19 @@ class _Lowering:
             if tool.get(key) is not None:
                 controls[key] = tool[key]
         self.tools.append(DeclaredTool("mcp", "", None, "mcp", controls, server))
-        self._listed(tool, server, path)
+        self.tools += _listed(tool, server, path)
 
     def mcp_tool_listing(self, block: Object, path: str) -> None:
-        self._listed(block, text_of(block, "mcp_server_name", path), path)
+        for tool in _listed(block, text_of(block, "mcp_server_name", path), path):
+            self._once(tool)
 
-    def _listed(self, listing: Object, server: str, path: str) -> None:
-        for index, tool in enumerate(list_of(listing, "tools", path)):
-            where = f"{path}.tools[{index}]"
-            if not isinstance(tool, dict):
-                raise wrong(where, "an object", tool)
-            name = tool.get("name")
-            if not isinstance(name, str):
-                raise wrong(f"{where}.name", "a string", name)
-            schema = object_of(tool, "input_schema", where)
-            listed = DeclaredTool(name, text_of(tool, "description", where), schema, "mcp", None, server)
-            if listed not in self.tools:
-                self.tools.append(listed)
+    def _once(self, tool: DeclaredTool) -> None:
+        """A tool that a message brings: declared already, word for word, it is no second declaration."""
+        if not self._declared:
+            self._declared = {(known.name, known.server): known for known in self.tools}
+        if self._declared.get((tool.name, tool.server)) != tool:
+            self._declared[tool.name, tool.server] = tool
+            self.tools.append(tool)
 
     def tool_addition(self, block: Object, path: str) -> None:
         change = object_of(block, "tool", path)
@@ -481,7 +479,8 @@ class _Lowering:
         if kind == "tool_definition":
             found = _Lowering(self._passing, self._request)
             found.declare(object_of(change, "definition", f"{path}.tool"), f"{path}.tool.definition")
-            self.tools += [tool for tool in found.tools if tool not in self.tools]
+            for tool in found.tools:
+                self._once(tool)
         elif kind not in {"tool_reference", "mcp_tool_reference", "mcp_toolset_reference"}:
             raise unknown(f"{path}.tool.type", "tool change", kind)
 
@@ -511,6 +510,21 @@ def kind_of(tool_type: str) -> str:
     """A hosted tool's kind: its type or name without the version (`web_search_20250305` is `web_search`)."""
     plain = _VERSION.sub("", tool_type)
     return _KINDS.get(plain, plain)
+
+
+def _listed(listing: Object, server: str, path: str) -> list[DeclaredTool]:
+    """The tools of a provider-side MCP server, as it listed them."""
+    tools: list[DeclaredTool] = []
+    for index, tool in enumerate(list_of(listing, "tools", path)):
+        where = f"{path}.tools[{index}]"
+        if not isinstance(tool, dict):
+            raise wrong(where, "an object", tool)
+        name = tool.get("name")
+        if not isinstance(name, str):
+            raise wrong(f"{where}.name", "a string", name)
+        schema = object_of(tool, "input_schema", where)
+        tools.append(DeclaredTool(name, text_of(tool, "description", where), schema, "mcp", None, server))
+    return tools
 
 
 def _arguments(block: Object, path: str) -> str:

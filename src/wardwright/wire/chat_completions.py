@@ -102,6 +102,9 @@ REFUSED: Final[Mapping[str, str]] = {
     "transforms": "the provider would change the transcript after it was judged; send the transcript as it is meant",
 }
 
+MAX_NAME: Final = 4_096
+"""Characters of a tool name in a stream. It grows piece by piece, so it must not grow for ever."""
+
 _REQUEST_FIELDS: Final = READ | PASSED
 _PLAIN_FIELDS: Final = frozenset({"role", "content", "name"})
 _TOOL_FIELDS: Final = frozenset({"role", "content", "name", "tool_call_id"})
@@ -313,6 +316,8 @@ class _Call:
         # Some providers repeat the whole name with every piece, others send it in pieces.
         if name and name != self.name:
             self.name += name
+            if len(self.name) > MAX_NAME:
+                raise WireError(f"a tool name has more than {MAX_NAME} characters - at `$.{path}.name`")
         self.arguments.append(text_of(definition, "input" if self.custom else "arguments", path))
 
     def definition(self) -> Object:

@@ -231,7 +231,7 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
 class _Lowering:
     """Collects the items and tools of one body, in wire order."""
 
-    __slots__ = ("_asked", "_hosted", "_passing", "_request", "form", "items", "tools")
+    __slots__ = ("_asked", "_declared", "_hosted", "_passing", "_request", "form", "items", "tools")
 
     def __init__(self, passing: Collection[str], request: bool) -> None:
         self._passing = passing
@@ -240,6 +240,8 @@ class _Lowering:
         """Call ids of shells in the provider's containers; their outputs do not say so themselves."""
         self._asked: dict[str, tuple[str, str]] = {}
         """Approval request -> server and tool."""
+        self._declared: dict[tuple[str, str | None], DeclaredTool] = {}
+        """The tools by name and server, once an item brings more of them."""
         self.items: list[Item] = []
         self.tools: list[DeclaredTool] = []
         self.form: Mapping[str, Any] | None = None
@@ -519,17 +521,23 @@ class _Lowering:
         """Tools that an item brings: those declared already, word for word, are no second declaration."""
         found = _Lowering(self._passing, self._request)
         found.declare(tools, path)
-        self.tools += [tool for tool in found.tools if tool not in self.tools]
+        for tool in found.tools:
+            self._once(tool)
         return found.tools
+
+    def _once(self, tool: DeclaredTool) -> None:
+        if not self._declared:
+            self._declared = {(known.name, known.server): known for known in self.tools}
+        if self._declared.get((tool.name, tool.server)) != tool:
+            self._declared[tool.name, tool.server] = tool
+            self.tools.append(tool)
 
     def listed_tools(self, item: Object, path: str) -> None:
         server = text_of(item, "server_label", path)
         for index, tool in enumerate(list_of(item, "tools", path)):
             if not isinstance(tool, dict):
                 raise wrong(f"{path}.tools[{index}]", "an object", tool)
-            listed = listed_tool(tool, server, f"{path}.tools[{index}]")
-            if listed not in self.tools:
-                self.tools.append(listed)
+            self._once(_listed(tool, server, f"{path}.tools[{index}]"))
 
     def _definition(self, tool: Object, namespace: str, path: str) -> DeclaredTool:
         if not _DEFINITION_FIELDS.issuperset(tool) and self._request:
@@ -642,7 +650,7 @@ _LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
 }
 
 
-def listed_tool(tool: Object, server: str, path: str) -> DeclaredTool:
+def _listed(tool: Object, server: str, path: str) -> DeclaredTool:
     """One tool of a provider-side MCP server, from the list the server gave."""
     name = tool.get("name")
     if not isinstance(name, str):
@@ -659,6 +667,7 @@ def kind_of(tool_type: str) -> str:
 
 
 def _tool_choice(choice: Json, tools: list[DeclaredTool]) -> ToolChoice | None:
+    """`tools`: as declared, because a tool of a provider-side server can be chosen by name only where it was listed."""
     if choice is None:
         return None
     if isinstance(choice, str):
@@ -668,6 +677,7 @@ def _tool_choice(choice: Json, tools: list[DeclaredTool]) -> ToolChoice | None:
         return ToolChoice(mode)
     if not isinstance(choice, dict):
         raise wrong("tool_choice", "a string or an object", choice)
+    listed = {(tool.name, tool.server) for tool in tools if tool.server is not None}
     if choice.get("type") == "allowed_tools":
         mode = _MODES.get(text_of(choice, "mode", "tool_choice"))
         if mode is None or mode == "none":
@@ -676,18 +686,17 @@ def _tool_choice(choice: Json, tools: list[DeclaredTool]) -> ToolChoice | None:
         for index, tool in enumerate(list_of(choice, "tools", "tool_choice")):
             if not isinstance(tool, dict):
                 raise wrong(f"tool_choice.tools[{index}]", "an object", tool)
-            names.append(_chosen(tool, tools, f"tool_choice.tools[{index}]"))
+            names.append(_chosen(tool, listed, f"tool_choice.tools[{index}]"))
         return ToolChoice(mode, tuple(names))
-    return ToolChoice("tool", (_chosen(choice, tools, "tool_choice"),))
+    return ToolChoice("tool", (_chosen(choice, listed, "tool_choice"),))
 
 
-def _chosen(choice: Object, tools: list[DeclaredTool], path: str) -> str:
+def _chosen(choice: Object, listed: set[tuple[str, str]], path: str) -> str:
     kind = text_of(choice, "type", path)
     plain = kind_of(kind)
     if plain == "mcp":
         server, name = text_of(choice, "server_label", path), text_of(choice, "name", path)
-        listed = any(tool.server == server and tool.name == name for tool in tools)
-        return f"{name}:{server}" if listed else f"mcp:{server}"
+        return f"{name}:{server}" if (name, server) in listed else f"mcp:{server}"
     if plain in _HOSTED or plain in _CLIENT or plain == "shell" or plain == "tool_search":
         return plain
     if plain == "function" or plain == "custom":
