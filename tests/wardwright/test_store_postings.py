@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardwright.store.postings import BUCKET, BucketSpan, Search, decode, encode, gather, merge, offsets, tag_id
+from wardwright.store.postings import BLOCK, BUCKET, Search, decode, encode, gather, merge, offsets, tag_id
 from wardwright.store.protocol import ReceiptQuery
 
 SETS = st.sets(st.integers(0, BUCKET - 1), min_size=1, max_size=80) | st.builds(
@@ -52,7 +52,7 @@ def test_gathering_finds_every_receipt_in_its_bucket(cursors: set[int]) -> None:
         span.first_ms <= cursor * 10 <= span.last_ms
         for cursor in cursors
         for span in spans
-        if span.bucket == cursor // BUCKET
+        if span.block == cursor // BLOCK
     )
 
 
@@ -61,13 +61,26 @@ def test_names_and_values_do_not_run_into_each_other() -> None:
     assert tag_id("ab", "c") != tag_id("a", "bc")
 
 
-def test_a_search_skips_buckets_outside_its_time() -> None:
-    """`since_ms` is included, `until_ms` is not."""
-    search = Search(ReceiptQuery(since_ms=10, until_ms=20))
+@given(st.sets(st.integers(0, 3 * BUCKET // BLOCK - 1)), st.integers(0, 4 * BUCKET) | st.none())
+def test_buckets_of_chosen_blocks_hold_exactly_their_places(blocks: set[int], before: int | None) -> None:
+    """Newest first, and nothing at or after the cursor a page ended with."""
+    search = Search(ReceiptQuery(before=before))
 
-    assert [search.skips(BucketSpan(0, *span)) for span in ((0, 9), (0, 10), (19, 30), (20, 30))] == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    buckets = search.buckets_of(blocks)
+
+    found = [cursor for bucket, places in buckets.items() for cursor in search.cursors(bucket, places, lambda _: 0)]
+    assert found == sorted(
+        (
+            cursor
+            for block in blocks
+            for cursor in range(block * BLOCK, (block + 1) * BLOCK)
+            if before is None or cursor < before
+        ),
+        reverse=True,
+    )
+
+
+def test_every_bucket_is_searched_without_a_time() -> None:
+    """From the newest to the oldest; those after the cursor are left out."""
+    assert list(Search(ReceiptQuery()).buckets(40, 100)) == [3, 2, 1]
+    assert list(Search(ReceiptQuery(before=2 * BUCKET)).buckets(40, 100)) == [2, 1]

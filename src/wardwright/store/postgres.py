@@ -30,9 +30,9 @@ from wardwright.history import (
 )
 from wardwright.store import rows
 from wardwright.store.postings import (
+    BLOCK,
     BUCKET,
     TENANT_TAG,
-    BucketSpan,
     Place,
     Search,
     decode,
@@ -86,7 +86,7 @@ CREATE TABLE receipt (
 CREATE INDEX receipt_id ON receipt (id);
 ALTER TABLE receipt ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE TABLE posting (bucket BIGINT NOT NULL, tag BIGINT NOT NULL, bits BYTEA NOT NULL, PRIMARY KEY (bucket, tag));
-CREATE TABLE bucket (bucket BIGINT PRIMARY KEY, first_ms BIGINT NOT NULL, last_ms BIGINT NOT NULL);
+CREATE TABLE span (block BIGINT PRIMARY KEY, first_ms BIGINT NOT NULL, last_ms BIGINT NOT NULL);
 CREATE TABLE indexed (writer BIGINT PRIMARY KEY, sequence BIGINT NOT NULL);
 CREATE TABLE checkpoint (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at_ms BIGINT NOT NULL, heads BYTEA NOT NULL, signature BYTEA NOT NULL,
@@ -471,40 +471,25 @@ class PostgresStore:
 
     @staticmethod
     def _cursors(connection: Connection, search: Search) -> Iterator[int]:
-        spans = [
-            span
-            for row in connection.execute(
-                "SELECT bucket, first_ms, last_ms FROM bucket ORDER BY bucket DESC"
+        if search.timed:
+            blocks = connection.execute(
+                "SELECT block FROM span WHERE last_ms >= %s AND first_ms < %s", search.time_range
             ).fetchall()
-            if not search.skips(span := BucketSpan(*row))
-        ]
-        for start in range(0, len(spans), _BUCKETS_AT_ONCE):
-            some = [span.bucket for span in spans[start : start + _BUCKETS_AT_ONCE]]
-            if not search.tags:
-                for bucket in some:
-                    end = (bucket + 1) * BUCKET
-                    yield from (
-                        row[0]
-                        for row in connection.execute(
-                            "SELECT cursor FROM receipt WHERE cursor >= %s AND cursor < %s "
-                            "AND at_ms >= %s AND at_ms < %s ORDER BY cursor DESC",
-                            (
-                                bucket * BUCKET,
-                                end if search.query.before is None else min(end, search.query.before),
-                                *search.time_range,
-                            ),
-                        ).fetchall()
-                    )
-                continue
-            postings = {
-                (bucket, tag): bits
+            buckets = search.buckets_of(block for (block,) in blocks)
+        else:
+            first, last = connection.execute("SELECT min(block), max(block) FROM span").fetchone()
+            buckets = {} if first is None else search.buckets(first, last)
+        names = iter(buckets)
+        while some := list(islice(names, _BUCKETS_AT_ONCE)):
+            postings: dict[Place, bytes] = {}
+            if search.tags:
                 for bucket, tag, bits in connection.execute(
                     "SELECT bucket, tag, bits FROM posting WHERE bucket = ANY(%s) AND tag = ANY(%s)",
                     (some, list(search.tags)),
-                ).fetchall()
-            }
+                ).fetchall():
+                    postings[bucket, tag] = bits
             for bucket in some:
-                yield from search.cursors(bucket, _Reader(postings, bucket))
+                yield from search.cursors(bucket, buckets[bucket], _Reader(postings, bucket))
 
     def chain(self, writer: str, after: int = 0, limit: int = 1000) -> tuple[StoredReceipt, ...]:
         with self._transaction(self._query) as connection:
@@ -563,9 +548,9 @@ class PostgresStore:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_INDEX_LOCK,))
             # A receipt still being committed below the lowest one brings its bucket back when it is indexed.
             lowest = connection.execute("SELECT min(cursor) FROM receipt").fetchone()[0]
-            end = 2**62 if lowest is None else lowest // BUCKET
+            end = 2**48 if lowest is None else lowest // BUCKET
             connection.execute("DELETE FROM posting WHERE bucket < %s", (end,))
-            connection.execute("DELETE FROM bucket WHERE bucket < %s", (end,))
+            connection.execute("DELETE FROM span WHERE block < %s", (end * BUCKET // BLOCK,))
         return gone
 
     # indexing
@@ -604,9 +589,9 @@ class PostgresStore:
                 stored = self._postings(connection, postings)
                 self._put(connection, {place: bits | stored.get(place, 0) for place, bits in postings.items()})
                 connection.execute(
-                    "INSERT INTO bucket SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) "
-                    "ON CONFLICT (bucket) DO UPDATE SET first_ms = least(bucket.first_ms, excluded.first_ms), "
-                    "last_ms = greatest(bucket.last_ms, excluded.last_ms)",
+                    "INSERT INTO span SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) "
+                    "ON CONFLICT (block) DO UPDATE SET first_ms = least(span.first_ms, excluded.first_ms), "
+                    "last_ms = greatest(span.last_ms, excluded.last_ms)",
                     _columns(spans, 3),
                 )
             connection.execute(
@@ -683,9 +668,9 @@ class PostgresStore:
         with self._transaction(self._change) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_INDEX_LOCK,))
             row = connection.execute(
-                "SELECT p.bucket, p.bits FROM bucket b JOIN posting p ON p.bucket = b.bucket AND p.tag = %s "
-                "ORDER BY b.bucket LIMIT 1",
-                (tag_id(TENANT_TAG, tenant),),
+                "SELECT p.bucket, p.bits FROM (SELECT DISTINCT block / %s AS bucket FROM span) b "
+                "JOIN posting p ON p.bucket = b.bucket AND p.tag = %s LIMIT 1",
+                (BUCKET // BLOCK, tag_id(TENANT_TAG, tenant)),
             ).fetchone()
             if row is None:
                 return 0

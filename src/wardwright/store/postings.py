@@ -2,7 +2,8 @@
 
 A bucket is a run of `BUCKET` cursors; a posting is a set of offsets in it, kept as a bitmap or, when few, as a list. Filters are
 joined by ands and ors of big integers, so an answer costs a few reads per bucket however common or disjoint its filters are.
-Tags are kept as 64-bit hashes: a found receipt is checked against its own tags before it is shown.
+Times are known for every run of `BLOCK` cursors, so that a range of time leaves only its two ends to be looked at. Tags are kept
+as 64-bit hashes: a found receipt is checked against its own tags before it is shown.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from wardwright.store.protocol import ReceiptQuery, StoredReceipt
 
 BUCKET: Final = 8192
+BLOCK: Final = 256
 TENANT_TAG: Final = "\x00tenant"
 """The store's own tag: whose receipt it is. No filter name starts with NUL."""
 ID_TAG: Final = "\x00id"
@@ -24,12 +26,14 @@ ID_TAG: Final = "\x00id"
 Place: TypeAlias = tuple[int, int]
 """(bucket, tag): the key of a posting."""
 _FEW: Final = 32
+_ALL: Final = (1 << BUCKET) - 1
+_WHOLE_BLOCK: Final = (1 << BLOCK) - 1
 
 
-class BucketSpan(NamedTuple):
-    """What a query must know of a bucket to skip it."""
+class Span(NamedTuple):
+    """The times of a block of receipts."""
 
-    bucket: int
+    block: int
     first_ms: int
     last_ms: int
 
@@ -72,14 +76,15 @@ def offsets(bits: int) -> Iterator[int]:
         bits ^= 1 << top
 
 
-def gather(receipts: Iterable[tuple[int, int, Sequence[tuple[str, str]]]]) -> tuple[dict[Place, int], list[BucketSpan]]:
-    """Postings and bucket spans of these receipts (cursor, time, tags), to be merged with what is stored."""
+def gather(receipts: Iterable[tuple[int, int, Sequence[tuple[str, str]]]]) -> tuple[dict[Place, int], list[Span]]:
+    """Postings and spans of these receipts (cursor, time, tags), to be merged with what is stored."""
     found: dict[int, dict[int, list[int]]] = {}
     spans: dict[int, tuple[int, int]] = {}
     for cursor, at_ms, tags in receipts:
         bucket, offset = divmod(cursor, BUCKET)
-        first, last = spans.get(bucket, (at_ms, at_ms))
-        spans[bucket] = (min(first, at_ms), max(last, at_ms))
+        block = cursor // BLOCK
+        first, last = spans.get(block, (at_ms, at_ms))
+        spans[block] = (min(first, at_ms), max(last, at_ms))
         places = found.setdefault(bucket, {})
         for name, value in tags:
             tag = tag_id(name, value)
@@ -90,7 +95,7 @@ def gather(receipts: Iterable[tuple[int, int, Sequence[tuple[str, str]]]]) -> tu
     postings = {
         (bucket, tag): _union(places[tag]) for bucket, places in sorted(found.items()) for tag in sorted(places)
     }
-    return postings, [BucketSpan(bucket, *span) for bucket, span in sorted(spans.items())]
+    return postings, [Span(block, *span) for block, span in sorted(spans.items())]
 
 
 def _union(places: list[int]) -> int:
@@ -116,17 +121,43 @@ class Search:
         self.tags: tuple[int, ...] = tuple({tag for group in self._groups for tag in group})
         """All postings this search reads in a bucket. None: it looks at every receipt."""
 
-    def skips(self, span: BucketSpan) -> bool:
+    @property
+    def timed(self) -> bool:
+        return self.query.since_ms is not None or self.query.until_ms is not None
+
+    @property
+    def time_range(self) -> tuple[int, int]:
+        """First and end, for a database to compare spans with."""
         query = self.query
         return (
-            (query.since_ms is not None and span.last_ms < query.since_ms)
-            or (query.until_ms is not None and span.first_ms >= query.until_ms)
-            or (query.before is not None and span.bucket * BUCKET >= query.before)
+            -(2**62) if query.since_ms is None else query.since_ms,
+            2**62 if query.until_ms is None else query.until_ms,
         )
 
-    def cursors(self, bucket: int, posting: Callable[[int], int]) -> Iterator[int]:
-        """Newest first. `posting(tag)` gives the set of this bucket, 0 for none."""
-        bits = -1
+    def buckets(self, first_block: int, last_block: int) -> dict[int, int]:
+        """All buckets that hold these blocks, newest first, each with the set of its places that may fit."""
+        if self.query.before is not None:
+            last_block = min(last_block, self.query.before // BLOCK)
+        return {
+            bucket: self._before(bucket, _ALL)
+            for bucket in range(last_block * BLOCK // BUCKET, first_block * BLOCK // BUCKET - 1, -1)
+        }
+
+    def buckets_of(self, blocks: Iterable[int]) -> dict[int, int]:
+        """The same for blocks that were chosen by their times."""
+        found: dict[int, int] = {}
+        for block in sorted(blocks, reverse=True):
+            bucket, place = divmod(block * BLOCK, BUCKET)
+            found[bucket] = found.get(bucket, 0) | _WHOLE_BLOCK << place
+        return {bucket: self._before(bucket, bits) for bucket, bits in found.items()}
+
+    def _before(self, bucket: int, bits: int) -> int:
+        if self.query.before is None:
+            return bits
+        return bits & ((1 << min(BUCKET, max(0, self.query.before - bucket * BUCKET))) - 1)
+
+    def cursors(self, bucket: int, bits: int, posting: Callable[[int], int]) -> Iterator[int]:
+        """Of these places of a bucket, the cursors that carry the tags, newest first. `posting(tag)` gives 0 for none."""
         for group in self._groups:
             union = 0
             for tag in group:
@@ -135,19 +166,8 @@ class Search:
             if not bits:
                 return
         start = bucket * BUCKET
-        if self.query.before is not None and self.query.before < start + BUCKET:
-            bits &= (1 << (self.query.before - start)) - 1
-        for offset in offsets(bits & _ALL):
+        for offset in offsets(bits):
             yield start + offset
-
-    @property
-    def time_range(self) -> tuple[int, int]:
-        """First and end, for a database to compare with."""
-        query = self.query
-        return (
-            -(2**62) if query.since_ms is None else query.since_ms,
-            2**62 if query.until_ms is None else query.until_ms,
-        )
 
     def fits_time(self, at_ms: int) -> bool:
         """`since_ms` is in, `until_ms` is out."""
@@ -160,6 +180,3 @@ class Search:
         """The receipt itself, compared: what led to it was only a hash."""
         tags = (*stored.row.tags, (ID_TAG, stored.row.id))
         return all(any(name == tag and value in values for tag, value in tags) for name, values in self._wanted)
-
-
-_ALL: Final = (1 << BUCKET) - 1

@@ -30,10 +30,10 @@ from wardwright.history import (
 )
 from wardwright.store import rows
 from wardwright.store.postings import (
+    BLOCK,
     BUCKET,
     ID_TAG,
     TENANT_TAG,
-    BucketSpan,
     Search,
     decode,
     encode,
@@ -73,7 +73,7 @@ CREATE TABLE receipt (
 CREATE TABLE posting (
     bucket INTEGER NOT NULL, tag INTEGER NOT NULL, bits BLOB NOT NULL, PRIMARY KEY (bucket, tag)
 ) WITHOUT ROWID;
-CREATE TABLE bucket (bucket INTEGER PRIMARY KEY, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL);
+CREATE TABLE span (block INTEGER PRIMARY KEY, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL);
 CREATE TABLE checkpoint (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, heads BLOB NOT NULL, signature BLOB NOT NULL, cut INTEGER NOT NULL
 );
@@ -107,6 +107,22 @@ class _Seat:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.lock = threading.Lock()
+
+
+class _Reader:
+    """Postings of one bucket, read as they are asked for."""
+
+    __slots__ = ("_bucket", "_connection")
+
+    def __init__(self, connection: sqlite3.Connection, bucket: int) -> None:
+        self._connection = connection
+        self._bucket = bucket
+
+    def __call__(self, tag: int) -> int:
+        row = self._connection.execute(
+            "SELECT bits FROM posting WHERE bucket = ? AND tag = ?", (self._bucket, tag)
+        ).fetchone()
+        return 0 if row is None else decode(row[0])
 
 
 class SqliteStore:
@@ -444,39 +460,23 @@ class SqliteStore:
                 found.append(receipt)
         return ReceiptPage(tuple(found), None)
 
-    def _found(self, connection: sqlite3.Connection, search: Search) -> Iterator[StoredReceipt]:
-        spans = [BucketSpan(*row) for row in connection.execute("SELECT * FROM bucket ORDER BY bucket DESC")]
-        for span in spans:
-            if search.skips(span):
-                continue
-            for cursor in self._cursors(connection, search, span.bucket):
-                row = connection.execute("SELECT at_ms FROM receipt WHERE sequence = ?", (cursor,)).fetchone()
-                if row is None or not search.fits_time(row[0]):
-                    continue
-                stored = rows.stored_receipt(
-                    *connection.execute(f"{_RECEIPT} WHERE receipt.sequence = ?", (cursor,)).fetchone()
-                )
-                if search.fits(stored):
-                    yield stored
-
     @staticmethod
-    def _cursors(connection: sqlite3.Connection, search: Search, bucket: int) -> Iterable[int]:
-        if not search.tags:
-            before = (bucket + 1) * BUCKET if search.query.before is None else search.query.before
-            return (
-                row[0]
-                for row in connection.execute(
-                    "SELECT sequence FROM receipt WHERE sequence >= ? AND sequence < ? AND at_ms >= ? AND at_ms < ? "
-                    "ORDER BY sequence DESC",
-                    (bucket * BUCKET, min(before, (bucket + 1) * BUCKET), *search.time_range),
-                )
-            )
-
-        def posting(tag: int) -> int:
-            row = connection.execute("SELECT bits FROM posting WHERE bucket = ? AND tag = ?", (bucket, tag)).fetchone()
-            return 0 if row is None else decode(row[0])
-
-        return search.cursors(bucket, posting)
+    def _found(connection: sqlite3.Connection, search: Search) -> Iterator[StoredReceipt]:
+        if search.timed:
+            blocks = connection.execute(
+                "SELECT block FROM span WHERE last_ms >= ? AND first_ms < ?", search.time_range
+            ).fetchall()
+            buckets = search.buckets_of(block for (block,) in blocks)
+        else:
+            first, last = connection.execute("SELECT min(block), max(block) FROM span").fetchone()
+            buckets = {} if first is None else search.buckets(first, last)
+        for bucket, places in buckets.items():
+            for cursor in search.cursors(bucket, places, _Reader(connection, bucket)):
+                row = connection.execute(f"{_RECEIPT} WHERE receipt.sequence = ?", (cursor,)).fetchone()
+                if row is not None and search.fits_time(row[4]):
+                    stored = rows.stored_receipt(*row)
+                    if search.fits(stored):
+                        yield stored
 
     def chain(self, writer: str, after: int = 0, limit: int = 1000) -> tuple[StoredReceipt, ...]:
         with self._reading(self._cold) as connection:
@@ -547,7 +547,7 @@ class SqliteStore:
                     (end,),
                 ).rowcount
                 if removed == 0:
-                    connection.execute("DELETE FROM bucket WHERE bucket < ?", (end,))
+                    connection.execute("DELETE FROM span WHERE block < ?", (end * BUCKET // BLOCK,))
                     return
 
     # indexing
@@ -605,7 +605,7 @@ class SqliteStore:
                 [(bucket, tag, encode(bits)) for (bucket, tag), bits in postings.items()],
             )
             connection.executemany(
-                "INSERT INTO bucket VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "INSERT INTO span VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)",
                 spans,
             )
@@ -694,10 +694,11 @@ class SqliteStore:
         """Erases the bodies of one chunk of a tenant's indexed receipts, and takes them out of the postings."""
         tag = tag_id(TENANT_TAG, tenant)
         with self._writing(self._cold) as connection:
+            # The join keeps it to one look per bucket.
             row = connection.execute(
-                "SELECT p.bucket, p.bits FROM bucket b JOIN posting p ON p.bucket = b.bucket AND p.tag = ? "
-                "ORDER BY b.bucket LIMIT 1",
-                (tag,),
+                "SELECT p.bucket, p.bits FROM (SELECT DISTINCT block / ? AS bucket FROM span) b "
+                "JOIN posting p ON p.bucket = b.bucket AND p.tag = ? LIMIT 1",
+                (BUCKET // BLOCK, tag),
             ).fetchone()
             if row is None:
                 return 0
