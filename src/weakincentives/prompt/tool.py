@@ -290,7 +290,7 @@ class Tool(Generic[ParamsT, ResultT]):
 
     def parse(self, arguments: Mapping[str, Any] | str | bytes | None) -> ParamsT:
         """The params of a call, from a mapping or JSON text; raises ParseError with every problem."""
-        parser = cast("serde.Parser[Any] | None", self._parser) or self.parser
+        parser: Any = self._parser or self.parser
         if parser is None:
             return cast("ParamsT", _parse_nothing(arguments))
         if type(arguments) is str or isinstance(arguments, str | bytes):

@@ -174,7 +174,7 @@ class _Later(Awaitable[str]):
                 part.close()
 
 
-def _render_dataclass(cls: type, value: object) -> str | Awaitable[str]:
+def _render_dataclass(cls: type, value: Any) -> str | Awaitable[str]:
     if not callable(getattr(cls, "render", None)):
         if cls not in _told:
             _told.add(cls)
@@ -183,7 +183,7 @@ def _render_dataclass(cls: type, value: object) -> str | Awaitable[str]:
                 cls.__qualname__,
             )
         return _to_json(serde.dump(value, redact=True))
-    rendered: object = cast("Any", value).render()
+    rendered: Any = value.render()
     if isinstance(rendered, str):
         return rendered
     if isawaitable(rendered):

@@ -430,8 +430,7 @@ def _release(passed: Sequence[PlacedPolicy], tool: Tool[Any, Any], params: objec
 def _begin(attempt: _Attempt, scope: Scope) -> bool:
     """Take what is built into the transaction. False: a resource could not be snapshotted, so nothing may run."""
     try:
-        for resource in attempt.run.resources.built:
-            scope.join(resource)
+        scope.join_all(attempt.run.resources.built)
     except Exception as error:  # INVARIANT: what could not be undone is not begun
         _logger.exception("Tool %s was not run: a resource could not be taken into the transaction", attempt.name)
         attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
@@ -447,7 +446,8 @@ async def _handle(
     attempt.seats = 0  # the handler starts: what was reserved for it is used
     try:
         if driver is SYNC and tool.timeout is None:
-            answer: Any = cast("Any", tool.handler)(attempt.params, context=context)
+            handler: Any = tool.handler
+            answer: Any = handler(attempt.params, context=context)
         else:
             answer = driver.call(tool, attempt.params, context, inner)
         if type(answer) is not ToolResult and _awaits(answer):
@@ -471,9 +471,10 @@ async def _handle(
             "failed", f"Internal error: tool '{tool.name}' must return a ToolResult, got {kind}", retryable=False
         )
         return None
-    result = cast("ToolResult[Any]", answer)
-    if not isinstance(result.message, str):
-        kind = type(cast("object", result.message)).__name__
+    result: ToolResult[Any] = answer  # pyright: ignore[reportUnknownVariableType]
+    message: object = result.message
+    if not isinstance(message, str):
+        kind = type(message).__name__
         attempt.fail(
             "failed", f"Internal error: the message of tool '{tool.name}' must be text, got {kind}", retryable=False
         )

@@ -13,6 +13,7 @@ import enum
 import io
 import pathlib
 import pickle
+import types
 import uuid
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -33,6 +34,7 @@ _trusted: set[type] = {
     pathlib.PurePosixPath,
     enum.EnumMeta,
     type,
+    types.FunctionType,
 }
 """Classes whose objects come back whole: these, and every dataclass that did so once."""
 

@@ -21,6 +21,7 @@ import itertools
 import logging
 import threading
 import uuid
+from _thread import RLock
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
@@ -268,7 +269,7 @@ class Scope:
             self.top = parent.top
             self.readonly = readonly or parent.readonly
         self.touched: dict[tuple[str, str], None] = {}
-        self._mutex = threading.RLock()
+        self._mutex = RLock()
         self._overlays: dict[Store[Any], Overlay[Any]] = {}
         self._undoes: dict[int, tuple[Any, Branch | None, object]] = {}
         """Resource, its branch or None, and else its snapshot; in the order they joined."""
@@ -396,14 +397,21 @@ class Scope:
 
     def join(self, resource: object) -> None:
         """Make the scope able to undo what happens to `resource` from now on, if it can be undone."""
-        kind = _kinds.get(type(resource))
-        if kind is None:
-            kind = _kinds[type(resource)] = _kind_of(type(resource))
-        if kind and id(resource) not in self._undoes:
-            if kind == 1:
-                self._undoes[id(resource)] = (resource, None, cast("Snapshotable", resource).snapshot())
-            else:
-                self.enlist(resource, _ParticipantBranch(cast("Participant", resource), self))
+        self.join_all((resource,))
+
+    def join_all(self, resources: Sequence[Any]) -> None:
+        """The same for several."""
+        undoes = self._undoes
+        for resource in resources:
+            cls: type = resource.__class__
+            kind = _kinds.get(cls)
+            if kind is None:
+                kind = _kinds[cls] = _kind_of(cls)
+            if kind and id(resource) not in undoes:
+                if kind == 1:
+                    undoes[id(resource)] = (resource, None, resource.snapshot())
+                else:
+                    self.enlist(resource, _ParticipantBranch(resource, self))
 
     def enlist(self, resource: object, branch: Branch) -> None:
         """Add a branch for a resource that has none yet here."""
@@ -487,7 +495,8 @@ class Scope:
         try:
             if self._doomed:
                 raise TransactionError(self._doomed)
-            self._clean_up()
+            if self._unobserve or self._enders:
+                self._clean_up()
             if self.parent is not None:
                 self._merge(self.parent)
             elif self._overlays or self._has_branches:
