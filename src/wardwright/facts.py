@@ -105,6 +105,7 @@ __all__ = [
     "Visibility",
     "canonical",
     "digest",
+    "keyed",
     "stored",
     "text_digest",
     "tool_context",
@@ -193,14 +194,19 @@ def canonical(text: str) -> bytes:
         return b"\x00" + text.encode("utf-8", "surrogatepass")
 
 
+def keyed(key: bytes, data: bytes) -> str:
+    """128 bits of SHA-256 over the key's block and the data: half the state is never shown, so nothing can be appended to it."""
+    return hashlib.sha256(key.ljust(64, b"\0") + data).hexdigest()[:32]
+
+
 def digest(key: bytes, text: str) -> str:
     """Keyed digest over canonical JSON: equal content, equal digest; without the key it says nothing."""
-    return hashlib.blake2b(canonical(text), key=key, digest_size=16).hexdigest()
+    return keyed(key, canonical(text))
 
 
 def text_digest(key: bytes, text: str) -> str:
     """Keyed digest of plain text."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=16).hexdigest()
+    return keyed(key, text.encode("utf-8", "surrogatepass"))
 
 
 def tool_context(facts: Sequence[ToolFact], phase: Phase) -> dict[str, Any]:

@@ -137,6 +137,7 @@ def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
             moved = scope.state.head._replace(
                 turn=head.turn - run.session.turn + scope.turn,
                 event=head.event - run.session.event + scope.event,
+                user_turns=scope.state.head.user_turns + run.users,
                 since_ms=scope.state.head.since_ms or run.now,
                 plan_hash=head.plan_hash,
                 plan_since_ms=_since(scope.state.head, run),
@@ -166,6 +167,7 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
                 since_ms=since,
                 plan_hash=plan_hash,
                 plan_since_ms=plan_since,
+                user_turns=old.user_turns + run.users,
                 last_digest=observed.transcript_digest,
             )
         return Head(
@@ -183,6 +185,7 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
             since,
             plan_hash,
             plan_since,
+            old.user_turns + run.users,
             observed.transcript_digest,
         )
     if run.gate == "result":

@@ -31,6 +31,7 @@ class Entry:
     refused: bool = False
     state: str = ""
     rule: r.Rule | None = None
+    lapse: bool = False
 
 
 @dataclass
@@ -106,10 +107,9 @@ class Oracle:
 
     def started(self, rule: r.ToolSequence, at: At) -> bool:
         start, until = None, rule.until or r.Until()
-        for number, e in enumerate(self.log):
-            before = self.state(e.at, self.log[:number])
+        for e in self.log:
             if e.state:
-                clears = bool(until.state) and (until.state == e.state or (before[2] and before[0] == until.state))
+                clears = until.state == e.state
             elif e.fact is None:
                 clears = until.user_turn
             else:
@@ -117,10 +117,8 @@ class Oracle:
             start = None if clears else start
             if e.fact is not None and not e.refused and fits(rule.after, e.fact, rule.action.name in DENY):
                 start = e.at
-        now = self.state(at, self.log)
-        lapsed = bool(until.state) and now[2] and now[0] == until.state
         stale = start is not None and until.clean_turn and at[0] - start[0] > 1
-        return start is not None and inside(rule.window, start, at) and not lapsed and not stale
+        return start is not None and inside(rule.window, start, at) and not stale
 
     def judge(self, gate: str, facts: list[ToolFact], user_turns: list[int], now: int) -> Verdict:
         v, begin = Verdict(), list(self.log)
@@ -151,6 +149,11 @@ class Oracle:
                 if rule.then is None and rule.until and ends(rule.until) and self.state(at, self.log)[1] == rule.key:
                     self.log.append(Entry(at, state=self.initial))
 
+        def pass_time(at: At) -> None:
+            if self.state(at, self.log)[2]:
+                self.log.append(Entry(at, state=self.initial, lapse=True))
+
+        pass_time(places[0] if places else end)
         for rule in self.of(r.LoopThreshold):
             if gate == "request" and rule.action.name in ROUTES and self.tripped(rule, end):
                 act(rule, -1, end)
@@ -158,7 +161,9 @@ class Oracle:
         for i, (f, at) in enumerate(zip(facts, places, strict=True)):
             if i in user_turns:
                 self.log.append(Entry(at))
+                pass_time(at)
                 leave(at, lambda until: until.user_turn)
+            pass_time(at)
             for rule in self.rules:
                 denying = rule.action.name in DENY
                 if isinstance(rule, r.ToolSelector):
@@ -181,6 +186,7 @@ class Oracle:
             self.log.append(Entry(at, f, i in refused))
             if i not in refused:
                 leave(at, lambda until, f=f: until.tool is not None and fits(until.tool, f, False))
+        pass_time(end)
         for rule in self.of(r.HistoryThreshold):
             if self.count(rule, None, end, self.log) >= rule.threshold:
                 fresh = self.count(rule, None, (self.turn, self.event, now), begin) < rule.threshold
@@ -211,7 +217,7 @@ class Oracle:
         for e in self.log[begin:] if gate == "reply" else []:
             index += e.fact is not None
             e.refused = not through or index in refused
-        self.log = [e for e in self.log if not (e.refused and e.state and e.rule is None)]
+        self.log = [e for e in self.log if not (e.refused and e.state and e.rule is None and not e.lapse)]
         v.state, self.event = self.state(end, self.log)[0], end[1]
         if through and gate == "reply":
             self.turn += 1

@@ -77,6 +77,8 @@ class Head(NamedTuple):
     """The plan that last ruled here …"""
     plan_since_ms: int = 0
     """… and since when: what a rule new in that plan counts from."""
+    user_turns: int = 0
+    """New user texts so far."""
     last_digest: str = ""
     """Digest of the last request's transcript, refused or not: the same again is a retry."""
 

@@ -103,15 +103,14 @@ def _flatten(item: Item) -> str:
 def _digests(items: Sequence[Item], length: int, key: bytes) -> tuple[str, str]:
     """Digest of the first `length` items, and of all of them."""
     texts = [_flatten(item) for item in items]
-    hasher = hashlib.blake2b(key=key, digest_size=16)
+    hasher = hashlib.sha256(key.ljust(64, b"\0"))
+    first = ""
     if 0 < length <= len(texts):
         hasher.update("".join(texts[:length]).encode("utf-8", "surrogatepass"))
-        first = hasher.hexdigest()
+        first = hasher.hexdigest()[:32]
         texts = texts[length:]
-    else:
-        first = ""
     hasher.update("".join(texts).encode("utf-8", "surrogatepass"))
-    return first, hasher.hexdigest()
+    return first, hasher.hexdigest()[:32]
 
 
 def _tail(items: Sequence[Item]) -> int:
@@ -186,7 +185,7 @@ class Observer:
         self._surfaces: dict[str, Surface] = {}
 
     def surface(self, tools: Sequence[DeclaredTool]) -> Surface:
-        name = hashlib.blake2b(orjson.dumps(list(tools)), digest_size=16).hexdigest()
+        name = hashlib.sha256(orjson.dumps(tools if isinstance(tools, list) else list(tools))).hexdigest()[:32]
         known = self._surfaces.get(name)
         if known is None:
             known = self._name_tools(name, tools)
@@ -217,7 +216,7 @@ class Observer:
             fact = self._fact(identity, raw, "declared_tool", "planning", location)
             if tool.hosted is not None:
                 fact.visibility_level = "opaque"  # until the provider reports an event
-            fact.definition_hash = hashlib.blake2b(orjson.dumps(tool), digest_size=16).hexdigest()
+            fact.definition_hash = hashlib.sha256(orjson.dumps(tool)).hexdigest()[:32]
             fact.schema = tool.schema
             facts.append(fact)
         return Surface(name, tuple(facts), by_name)

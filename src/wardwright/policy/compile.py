@@ -281,9 +281,6 @@ class RuleSet:
         self.outputs = tuple(rule for rule in rules if isinstance(rule, StructuredOutput))
         self.sticky = tuple(rule for rule in rules if isinstance(rule, LoopThreshold) and rule.action.name in ROUTING)
         """Loops that choose a route: they bind every later request while the count stands."""
-        self.user_turns = tuple(
-            rule for rule in rules if isinstance(rule, ToolSequence) and rule.until is not None and rule.until.user_turn
-        )
         self.until_states: dict[tuple[str, str], list[ToolSequence]] = {}
         for rule in rules:
             if isinstance(rule, ToolSequence) and rule.then is not None and rule.until is not None and rule.until.state:

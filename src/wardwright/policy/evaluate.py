@@ -123,6 +123,7 @@ class Run:
         "text_hits",
         "turn",
         "untouched",
+        "users",
     )
 
     def __init__(self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int) -> None:
@@ -151,6 +152,8 @@ class Run:
         self.text_hits: tuple[str, ...] = ()
         self.untouched: dict[str, str] = {}
         """Machines that never left their initial state."""
+        self.users = 0
+        """New user texts at this gate, so far."""
         self.offset = 1 if observed.surface_changed else 0
         self.offsets: list[int] = []
         offset = self.offset
@@ -312,7 +315,8 @@ class Run:
             key: RegisterKey = (rule.key, "calls")
             value = spend(scope.get(key), rule, 1, self.now)
         elif role == AFTER:
-            key, value = (rule.key, ""), tuple(self.at(scope, index))
+            key = (rule.key, "")
+            value = (*self.at(scope, index), scope.state.head.user_turns + self.users)
         elif rule.then is not None:
             key, value = (rule.key, ""), None
             if scope.get(key) is None:
@@ -349,24 +353,42 @@ class Run:
         for machine_id, (rule, index) in taken.items():
             self.enter(machine_id, rule.action.transition_to, index, rule)
 
-    def enter(self, machine_id: str, state: str, index: int, rule: Rule | None) -> None:
+    def enter(self, machine_id: str, state: str, index: int, rule: Rule | None, since_ms: int | None = None) -> None:
         machine = self.plan.machines[machine_id]
         scope = self.scopes[machine.scope]
         at = self.at(scope, index)
+        if since_ms is not None:
+            at = at._replace(ms=since_ms)
         key: RegisterKey = (f"state:{machine_id}", "")
-        before = holding(machine, scope.get(key), at)
-        sequence = rule if isinstance(rule, ToolSequence) and rule.then is None else None
-        window = None if sequence is None else sequence.window
-        clean = sequence is not None and sequence.until is not None and sequence.until.clean_turn
+        window, until = None, None
+        if isinstance(rule, ToolSequence) and rule.then is None:
+            window, until = rule.window, rule.until
         self.untouched.pop(machine_id, None)
-        scope.put(key, enter(machine, state, at, window, "" if rule is None else rule.key, clean))
-        ended = (state, before.state) if before.lapsed else (state,)
+        by = "" if rule is None else rule.key
+        clean = until is not None and until.clean_turn
+        user = until is not None and until.user_turn
+        scope.put(key, enter(machine, state, at, window, by, clean, user))
         for ruleset in (self.plan.rules, *self.plan.bundles.values()):
-            for name in ended:
-                for waiting in ruleset.until_states.get((machine_id, name), ()):
-                    owner = self.scopes[waiting.scope]
-                    if owner.get((waiting.key, "")) is not None:
-                        owner.put((waiting.key, ""), None)
+            for waiting in ruleset.until_states.get((machine_id, state), ()):
+                owner = self.scopes[waiting.scope]
+                if owner.get((waiting.key, "")) is not None:
+                    owner.put((waiting.key, ""), None)
+
+    def pass_time(self, index: int, spoken: bool = False) -> None:
+        """Writes down the successors of states that have run out, or that end because the user spoke."""
+        for machine_id, machine in self.plan.machines.items():
+            if machine_id in self.untouched:
+                continue
+            scope = self.scopes[machine.scope]
+            value = scope.get((f"state:{machine_id}", ""))
+            if value is None:
+                self.untouched[machine_id] = machine.initial_state
+                continue
+            now = holding(machine, value, self.at(scope, index))
+            if now.lapsed:
+                self.enter(machine_id, now.state, index, None, now.since.ms)
+            elif spoken and now.user:
+                self.enter(machine_id, successor(machine, now.state), index, None)
 
 
 def evaluate(run: Run) -> None:
@@ -379,6 +401,7 @@ def evaluate(run: Run) -> None:
             if name in run.plan.bundles:
                 run.attached.append(name)
                 run.active.append(run.plan.bundles[name])
+    run.pass_time(0 if observed.facts else -1)
     judged = tuple(run.active)
     _judge(run, judged)
     fresh = [run.plan.bundles[name] for name in run.attached if run.plan.bundles[name] not in judged]
@@ -420,16 +443,18 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
     if run.moves:
         run.move()
     facts = observed.facts
-    user_turns = observed.user_turns
-    clearing = [rule for rules in rulesets for rule in rules.user_turns] if user_turns else []
+    user_turns = observed.user_turns if rulesets[0] is run.plan.rules else ()
     next_turn = 0
+    machines = len(run.plan.machines)
     allowed = [rule for rules in rulesets for rule in rules.allowed]
     considered = run.considered
     for index, fact in enumerate(facts):
-        if clearing:
-            while next_turn < len(user_turns) and user_turns[next_turn] <= index:
-                _user_turn(run, clearing, index)
-                next_turn += 1
+        while next_turn < len(user_turns) and user_turns[next_turn] <= index:
+            run.users += 1
+            next_turn += 1
+            run.pass_time(index, spoken=True)
+        if len(run.untouched) < machines:
+            run.pass_time(index)
         for rules in rulesets:
             found = rules.candidates(gate, fact)
             considered.append(found.ids)
@@ -452,10 +477,12 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
                 _guarded(run, rule, index, _allowed_call)
         if run.moves or run.settling:
             run.settle(index)
-    if clearing:
-        while next_turn < len(user_turns):
-            _user_turn(run, clearing, -1)
-            next_turn += 1
+    while next_turn < len(user_turns):
+        run.users += 1
+        next_turn += 1
+        run.pass_time(-1, spoken=True)
+    if len(run.untouched) < machines:
+        run.pass_time(-1)
     for rules in rulesets:
         if gate == "request":
             for rule in rules.allowed:
@@ -478,16 +505,6 @@ def _guarded(run: Run, rule: Rule, index: int, judge: Any) -> None:
     except Exception as error:  # noqa: BLE001
         # INVARIANT: E3, a rule that raises blocks, by name.
         run.fail(rule, index, error)
-
-
-def _user_turn(run: Run, rules: Sequence[ToolSequence], index: int) -> None:
-    for rule in rules:
-        if rule.then is None:
-            run.leave(rule, index)
-        else:
-            scope = run.scopes[rule.scope]
-            if scope.get((rule.key, "")) is not None:
-                scope.put((rule.key, ""), None)
 
 
 # text
@@ -805,7 +822,7 @@ def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
     value = scope.get((rule.key, ""))
     if value is None:
         return
-    start = Position(*cast("tuple[int, int, int]", value))
+    start = Position(*cast("tuple[int, int, int]", value[:3]))
     at = run.at(scope, index)
     if not within(rule.window, start, at):
         return
@@ -813,7 +830,7 @@ def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
     if until is not None:
         if until.clean_turn and at.turn - start.turn > 1:
             return
-        if until.state and _lapsed_into(run, rule, index, start):
+        if until.user_turn and value[3] != scope.state.head.user_turns + run.users:
             return
     run.act(
         rule,
@@ -824,17 +841,6 @@ def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
             "scope": rule.scope,
         },
     )
-
-
-def _lapsed_into(run: Run, rule: ToolSequence, index: int, start: Position) -> bool:
-    """The machine came into the clearing state by itself, after the start."""
-    machine = run.plan.machines[rule.machine]
-    scope = run.scopes[machine.scope]
-    value = scope.get((f"state:{machine.id}", ""))
-    if value is None or rule.until is None:
-        return False
-    now = holding(machine, value, run.at(scope, index))
-    return now.lapsed and now.state == rule.until.state and now.since.ms >= start.ms
 
 
 # arguments, budgets, output

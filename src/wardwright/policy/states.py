@@ -1,6 +1,7 @@
 """State machines as registers: which state holds now, and what entering one writes.
 
-Expiry is read, never scheduled: a state that ran out *is* its successor from that moment, whoever looks.
+Expiry is read, never scheduled: a state that ran out *is* its successor from that moment, whoever looks. The evaluator writes
+the successor down before it judges the next fact.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ class Holding(NamedTuple):
     since: Position
     by: str = ""
     lapsed: bool = False
-    """It holds because another one ran out; nothing has been written about it."""
+    """It holds because another one ran out; nothing has been written about it yet."""
+    user: bool = False
+    """It ends when the user speaks."""
 
 
 def enter(
-    machine: Machine, state: str, at: Position, window: Window | None = None, by: str = "", clean: bool = False
+    machine: Machine,
+    state: str,
+    at: Position,
+    window: Window | None = None,
+    by: str = "",
+    clean: bool = False,
+    user: bool = False,
 ) -> RegisterValue:
-    """What to write when a machine enters a state. `clean`: it lasts until a turn passes without a reason to be in it."""
+    """What to write when a machine enters a state. `clean`: it lasts until a turn passes without a reason to be in it;
+    `user`: until the user speaks."""
     until_turn = None if window is None or window.turns is None else at.turn + window.turns
     until_event = None if window is None or window.events is None else at.event + window.events
     limits = [] if window is None or window.ms is None else [window.ms]
@@ -38,7 +48,7 @@ def enter(
     elif machine.expires_ms is not None and state != machine.initial_state:
         limits.append(machine.expires_ms)
     until_ms = at.ms + min(limits) if limits else None
-    return (state, *at, until_turn, until_event, until_ms, by, clean)
+    return (state, *at, until_turn, until_event, until_ms, by, clean, user)
 
 
 def holding(machine: Machine, value: RegisterValue | None, at: Position) -> Holding:
@@ -58,7 +68,7 @@ def holding(machine: Machine, value: RegisterValue | None, at: Position) -> Hold
         or (bool(clean) and at.turn - since.turn > 1)
     )
     if not ran_out:
-        return Holding(state, since, by)
+        return Holding(state, since, by, False, bool(value[9]))
     when = until_ms if until_ms is not None and at.ms > until_ms else at.ms
     for _ in range(MAX_STEPS):
         state = successor(machine, state)
