@@ -35,7 +35,8 @@ held: a call that waits for an approval"""
 
 
 class LedgerEntry(NamedTuple):
-    """One call or result that this session has seen. Key in the ledger: `c:<call id>` or `r:<call id>`."""
+    """One item that this session has seen. Keys in the ledger: `c:<call id>` calls, `r:<call id>` results, `a:` and `b:` their
+    altered versions, `h:` and `s:` hosted calls and results, `t:` forced choices, `u:<digest>` words of the user."""
 
     status: LedgerStatus
     raw_name: str

@@ -140,6 +140,9 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
             call_id = item.id or _nameless_id(key, item.name, item.arguments, occurrences)
             if index >= start:
                 keys.append(f"c:{call_id}")
+        elif isinstance(item, TextItem):
+            if item.role == "user" and index >= start and turn.gate == "request":
+                keys.append(f"u:{text_digest(key, item.text)}")
         elif isinstance(item, HostedCallItem) and index >= start:
             keys.append(f"h:{item.id or index}")
         elif index >= start and isinstance(item, HostedResultItem):
@@ -317,7 +320,13 @@ class Observer:
                 )
             elif isinstance(item, TextItem):
                 if item.role == "user" and index >= known:
-                    user_turns.append(len(facts))
+                    # Resending old words in a cut transcript is no new word of the user.
+                    name = f"u:{text_digest(key, item.text)}"
+                    entry = ledger.get(name)
+                    if entry is None:
+                        seen.ledger[name] = LedgerEntry("observed", "", "", head.turn)
+                    if known or not head.prefix_length or entry is None:
+                        user_turns.append(len(facts))
             elif index >= start:
                 if isinstance(item, HostedCallItem):
                     name = f"h:{item.id or index}"
