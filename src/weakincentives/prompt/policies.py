@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
@@ -327,7 +328,8 @@ class ReadBeforeWritePolicy:
         for name in (parameter,) if parameter else _PATH_FIELDS:
             value = _argument(params, name)
             if value is not None:
-                return str(value)
+                # Several paths in one argument are not one path: better no answer than a file nobody has.
+                return os.fspath(cast("str", value)) if isinstance(value, str | os.PathLike) else None
         return None
 
 
