@@ -925,3 +925,56 @@ def test_a_durable_session_has_the_commit_and_its_event_in_one_operation(tmp_pat
     with Session.open(tmp_path / "session") as session:
         assert plan(session) == "a"
         assert [event.call_id for event in session[ToolInvoked].all()] == ["a"]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_an_interrupt_while_keeping_takes_everything_back(session: Session, interrupt: type[BaseException]) -> None:
+    """It is raised after the rollback; the call is recorded and the session is free."""
+
+    class Interrupted(Database):
+        def prepare(self) -> None:
+            raise interrupt
+
+    tracker = PendingToolTracker(session=session, resources=Interrupted())
+    tracker.begin_tool_execution("a", "write")
+    session[Plan].append(Plan("a"))
+    with pytest.raises(interrupt):
+        tracker.end_tool_execution("a", success=True)
+    with tool_transaction(session):
+        pass
+
+    assert (plan(session), [event.outcome for event in session[ToolInvoked].all()]) == ("start", ["failed"])
+
+
+def test_tracked_calls_of_many_threads_agree_with_their_events(session: Session) -> None:
+    """What is in the session is what calls did that succeeded and were not taken back, however they overlapped."""
+    tracker = PendingToolTracker(session=session)
+    prompt = prompt_of(noting("tool"))
+    start = threading.Barrier(5)
+
+    def native(name: str) -> None:
+        start.wait(10)
+        for number in range(10):
+            call_id = f"{name}{number}"
+            tracker.begin_tool_execution(call_id, "write")
+            session[Plan].append(Plan(call_id))
+            tracker.end_tool_execution(call_id, success=number % 3 > 0)
+            session[Plan].append(Plan("free"))
+
+    def governed() -> None:
+        start.wait(10)
+        for _ in range(10):
+            execute_tool(ToolCall("note"), prompt=prompt, session=session)
+
+    threads = [threading.Thread(target=native, args=(name,)) for name in "abcd"] + [threading.Thread(target=governed)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    events = session[ToolInvoked].all()
+    undone = {call_id for event in session[TransactionRolledBack].all() for call_id in event.call_ids}
+    kept = {event.call_id for event in events if event.tool_name == "write" and event.success} - undone
+    steps = [each.step for each in session[Plan].all()]
+    assert sorted(step for step in steps if step not in ("start", "tool", "free")) == sorted(kept)
+    assert (steps.count("tool"), steps.count("free"), len(events)) == (10, 40, 50)
