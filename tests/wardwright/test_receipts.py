@@ -149,7 +149,7 @@ def plain() -> Exchange:
 def at(receipt: Mapping[str, Any], path: str) -> Any:
     value: Any = receipt
     for part in path.split("."):
-        value = value[int(part)] if isinstance(value, list) else value[part]
+        value = value[int(part) if part.isdigit() else part]
     return value
 
 

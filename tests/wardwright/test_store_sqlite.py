@@ -135,6 +135,25 @@ def test_a_newer_file_is_refused(path: Path) -> None:
         SqliteStore(path)
 
 
+def test_another_program_s_database_is_refused(path: Path) -> None:
+    """A file that has tables, but not ours, is left alone."""
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (a)")
+    connection.close()
+
+    with pytest.raises(StoreUnavailable, match="belongs to another program"):
+        SqliteStore(path)
+
+
+def test_a_scope_without_its_head_is_an_outage(store: SqliteStore, path: Path) -> None:
+    """[4] Registers alone are not taken for a scope."""
+    store.commit(delta(change(session(), registers={("a", ""): (1,)})))
+    TestSqlite().run(str(path), "DELETE FROM cell WHERE name = x'00'")
+
+    with pytest.raises(StoreUnavailable, match="lost its head"):
+        state(store)
+
+
 def test_a_full_disk_loses_nothing_that_was_acknowledged(path: Path) -> None:
     """[1, 4] The commit that does not fit is refused as an outage; all before it are there and verify."""
     run = subprocess.run([sys.executable, "-c", DISK_FULL, str(path)], capture_output=True, text=True, check=True)

@@ -193,6 +193,8 @@ class SqliteStore:
             return
         if found != 0:
             raise StoreUnavailable(f"store {self._path}: made by another version of this program (schema {found})")
+        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
+            raise StoreUnavailable(f"store {self._path}: the file belongs to another program")
         writer = f"sqlite-{os.urandom(6).hex()}"
         connection.executescript(
             f"BEGIN IMMEDIATE;{_SCHEMA}INSERT INTO chain VALUES ('{writer}', 0, x'', x'', 0);"
@@ -285,8 +287,10 @@ class SqliteStore:
                 if not found:
                     states[scope] = EMPTY_SCOPE
                     continue
-                number, _, version, head = found[0]
-                _, head = rows.load_head(head)
+                number, kind, version, column = found[0]
+                if kind != _HEAD:
+                    raise StoreUnavailable(f"store {self._path}: a scope has lost its head")
+                _, head = rows.load_head(column)
                 registers = [(*_register_key(name), value) for _, name, _, value in found[1:]]
                 ledger = self._ledger(connection, number, wanted(head)) if place == 0 else ()
                 states[scope] = rows.scope_state(version, head, registers, ledger)
@@ -573,9 +577,10 @@ class SqliteStore:
             try:
                 _, pages, _ = self._tidy.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 if pages > _LOG_PAGES:
-                    # Under load a passive checkpoint never reaches the end, and the log would grow for ever: stop writers for the rest.
+                    # Under load it never reaches the end, and the log would grow for ever: writers wait for the little that
+                    # is left. WHY NOT a mode that waits for readers: a slow one would then hold up every commit.
                     with self._file_turn():
-                        self._tidy.connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                        self._tidy.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except sqlite3.Error as error:
                 raise self._unavailable(error) from error
 
