@@ -10,12 +10,12 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import BudgetExceededError, DeadlineExceededError
+from .frozen import frozen
 
 _log: Final = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Deadline:
         return f"Deadline({self.at.isoformat()})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenUsage:
     """Tokens that were used. `cached_tokens` is the part of the input that came from a cache, not an addition to it."""
 
@@ -138,7 +138,7 @@ class TokenUsage:
 _NO_USAGE: Final = TokenUsage()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Budget:
     """What a run may use up. A limit left out is no limit."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from ..frozen import frozen
 from . import pattern as globs
 from .errors import (
     BinaryContentError,
@@ -29,7 +29,7 @@ from .paths import ROOT, is_inside, join, normalize
 Names: TypeAlias = list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileStat:
     """What is known of a path without reading it."""
 
@@ -42,7 +42,7 @@ class FileStat:
     """Permission bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrepMatch:
     """One line that a pattern was found in."""
 

@@ -7,13 +7,13 @@ Decides how an output is cut, and the built-in tool that reads on. A prompt has 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final
 
 from annotated_types import Ge, Le
 
 from ..errors import ToolValidationError
+from ..frozen import frozen
 from ..session import Session, keyed_slice
 from .tool import Tool
 from .tool_context import ToolContext
@@ -26,7 +26,7 @@ _NAMED: Final = 20
 
 
 @keyed_slice(lambda artifact: artifact.handle)
-@dataclass(frozen=True, slots=True)
+@frozen
 class Artifact:
     """The whole output of one call. Rolled back with it."""
 
@@ -43,7 +43,7 @@ def spill(session: Session, call_id: str, text: str, limit: int) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadArtifact:
     """Which part of a long output to read."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..frozen import quick_init
+from ..frozen import frozen
 from ..session import log_slice
 from .tool_result import ToolResult
 
@@ -24,7 +23,7 @@ Outcome = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changes:
     """What a kept call touched, by name."""
 
@@ -38,7 +37,7 @@ class Changes:
 NO_CHANGES = Changes()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunContext:
     """Which run, request and attempt this is, for logs and traces."""
 
@@ -51,8 +50,7 @@ class RunContext:
 
 
 @log_slice(key=lambda event: event.call_id)
-@quick_init
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolInvoked:
     """One tool call and how it ended."""
 
@@ -86,7 +84,7 @@ class ToolInvoked:
         return "" if self.result is None else self.result.message
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolProgress:
     """Word from a handler that is still at work. Delivered to subscribers, recorded nowhere."""
 

@@ -12,12 +12,13 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from .. import serde
 from ..errors import PromptValidationError
+from ..frozen import frozen
 from .section import PlacedSection, placeholders_of, refuse_unknown_placeholders
 from .tool import Tool
 from .visibility import SectionPath
@@ -35,7 +36,7 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextOverride:
     """One text in place of another."""
 
@@ -45,7 +46,7 @@ class TextOverride:
     """What to show instead."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolOverride:
     """Other words for one tool."""
 
@@ -54,7 +55,7 @@ class ToolOverride:
     """Descriptions of its parameters, by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptOverride:
     """All overrides of one prompt under one tag, as a store keeps them."""
 
@@ -216,7 +217,7 @@ class PromptTexts:
         _logger.warning("Override %s/%s tag %s ignored: %s %s", override.ns, override.key, override.tag, what, why)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppliedOverrides:
     """What one rendering shows instead: bodies by section path, tools by name."""
 
@@ -275,7 +276,7 @@ class LocalPromptOverridesStore:
         return self._root / ns / key / f"{tag}.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Closed:
     """Why a text cannot be overridden."""
 

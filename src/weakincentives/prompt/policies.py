@@ -487,16 +487,16 @@ class ApprovalPolicy:
         return None if "granted" in entry or "refused" in entry else self._asker(tool, params, context)
 
     def heard(self, answer: object, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision | None:
-        """Take the answer down: an approval for `check` to find, a refusal at once."""
+        """Take the answer down: an approval, for this call alone, that `check` finds; a refusal at once."""
         if answer is None:
             return None
         if answer is True:
-            context.session.registers.update(approval_register(tool.name, params), granted)
+            context.approved_at = context.approved_at | {context.policy_place}
             return None
         return _refusal(tool, answer if isinstance(answer, str) and answer else "It was rejected.")
 
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
-        if not self._governs(tool):
+        if not self._governs(tool) or context.policy_place in context.approved_at:
             return ALLOW
         call = {"tool": tool.name, "arguments": serde.redact(params), "call_id": context.call_id, "waiting": True}
 
@@ -525,7 +525,7 @@ class ApprovalPolicy:
         )
 
     def release(self, tool: Any, params: Any, *, context: ToolContext) -> None:
-        if self._governs(tool):
+        if self._governs(tool) and context.policy_place not in context.approved_at:
             context.session.registers.update(approval_register(tool.name, params), _given_back)
 
     def _governs(self, tool: Any) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, field, fields, is_dataclass, replace
 from types import SimpleNamespace, TracebackType
 from typing import Any, Generic, NamedTuple, Self, cast
 
 from typing_extensions import TypeVar
 
 from ..errors import PromptValidationError, ToolValidationError, VisibilityExpansionRequired
+from ..frozen import frozen
 from ..resources import ResourceContext, ResourceRegistry, ToolScope
 from ..session import Session
 from . import visibility
@@ -40,7 +41,7 @@ from .visibility import OPEN_SECTIONS, READ_SECTION, OpenSections, ReadSection, 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolBinding:
     """A tool of a prompt with the policies that govern it there, in the order they are asked: outer sections first,
     the prompt's last. A policy's place is `section/path/Name#index`."""
@@ -142,7 +143,7 @@ class PromptTemplate(Generic[OutputT]):
         return cast("type[OutputT] | None", type_argument(self, PromptTemplate))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bound:
     """What `bind` was given so far."""
 

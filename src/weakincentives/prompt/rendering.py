@@ -9,12 +9,12 @@ import json
 import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
 from .. import serde
+from ..frozen import frozen
 from ..session import Session
 from .overrides import AppliedOverrides
 from .section import PlacedSection, expand
@@ -27,7 +27,7 @@ OutputT = TypeVar("OutputT", default=None)
 _DEEPEST_HEADING = 6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RenderedSection:
     """One section that is in the text, and how."""
 
@@ -36,7 +36,7 @@ class RenderedSection:
     visibility: SectionVisibility
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RenderedPrompt(Generic[OutputT]):
     """What the model is given, once: made by `Prompt.render` for each turn, never changed."""
 

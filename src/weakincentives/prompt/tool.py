@@ -13,11 +13,12 @@ import math
 import re
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import field, make_dataclass, replace
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, overload
 
 from .. import serde
 from ..errors import PromptValidationError
+from ..frozen import frozen
 from ..serde.shape import shape_of
 from .docstring import first_line, parameter_descriptions
 from .json_schema import JsonSchema
@@ -71,7 +72,7 @@ class Compensation(Protocol[ParamsT_contra, ResultT_contra]):
     ) -> object: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolExample(Generic[ParamsT, ResultT]):
     """One representative call, shown to the model in the prompt and in the tool's schema."""
 

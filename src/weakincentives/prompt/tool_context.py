@@ -51,6 +51,8 @@ class ToolContext:
     """The resources that outlive this call; nested calls begin their own scope from them."""
     policy_place: str = ""
     """Where the policy that is being asked stands in the prompt; its key in the session."""
+    approved_at: frozenset[str] = frozenset()
+    """Places of the policies whose approval was given for this very call."""
     _filesystem: Filesystem | None = None
     _budget_tracker: BudgetTracker | None = None
     _scope: Scope | None = None

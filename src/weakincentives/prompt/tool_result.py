@@ -10,11 +10,11 @@ import json
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
 from .. import dbc, serde
+from ..frozen import frozen
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -24,7 +24,7 @@ _told: weakref.WeakSet[type] = weakref.WeakSet()
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@frozen
 class ToolResult(Generic[T_co]):
     """What a handler returns: a message for the model and a typed value; made once, never changed."""
 
@@ -36,15 +36,6 @@ class ToolResult(Generic[T_co]):
     """False rolls the call back; the model reads the message alone."""
     exclude_value_from_context: bool = False
     """Keeps the value out of the model's text; it stays in the recorded event."""
-
-    # WHY NOT the generated one: it costs 0.7 µs on the path of every call, this one 0.4.
-    def __init__(
-        self, message: str, value: T_co | None, success: bool = True, exclude_value_from_context: bool = False
-    ) -> None:
-        _set_message(self, message)
-        _set_value(self, value)
-        _set_success(self, success)
-        _set_exclude(self, exclude_value_from_context)
 
     @staticmethod
     def ok(value: T, message: str = "") -> ToolResult[T]:
@@ -61,13 +52,7 @@ class ToolResult(Generic[T_co]):
         return _text_now(render_value(self.value), self.value)
 
 
-_set_message: Any = ToolResult.__dict__["message"].__set__
-_set_value: Any = ToolResult.__dict__["value"].__set__
-_set_success: Any = ToolResult.__dict__["success"].__set__
-_set_exclude: Any = ToolResult.__dict__["exclude_value_from_context"].__set__
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextBlock:
     """Text among other content blocks."""
 
@@ -77,7 +62,7 @@ class TextBlock:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImageBlock:
     """An image, by its bytes or by its address; a model that takes no images reads a placeholder."""
 
@@ -92,7 +77,7 @@ class ImageBlock:
         return f"[image: {_source(self.data, self.url, self.media_type)}]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileBlock:
     """A file, by its bytes or by its address; a model that takes no files reads a placeholder."""
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
+from ..frozen import frozen
 from ..session import ReducerContext, Replace, Session, SliceView
 
 SectionPath = tuple[str, ...]
@@ -28,7 +29,7 @@ class SectionVisibility(enum.Enum):
     """The summary alone, with a hint how to see the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetVisibilityOverride:
     """Show one section like this from now on; None goes back to what the section itself says."""
 
@@ -36,7 +37,7 @@ class SetVisibilityOverride:
     visibility: SectionVisibility | None = SectionVisibility.FULL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VisibilityOverrides:
     """What a session shows differently from what the prompt says. A STATE slice: rolled back with the call."""
 
@@ -82,7 +83,7 @@ def apply_visibility(session: Session, requested: Mapping[SectionPath, Any]) -> 
         session.dispatch(SetVisibilityOverride(tuple(path), SectionVisibility(visibility)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenSections:
     """Which sections to show in full."""
 
@@ -92,7 +93,7 @@ class OpenSections:
     """Why they are needed now."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadSection:
     """Which section to read."""
 

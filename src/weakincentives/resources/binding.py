@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, get_origin
 
 from ..errors import ResourceError
+from ..frozen import frozen
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -52,7 +52,7 @@ class Adopted:
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binding(Generic[T]):
     """Binds a type to the function that makes it. Immutable; one binding may serve many registries."""
 

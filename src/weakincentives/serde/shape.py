@@ -18,10 +18,12 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast
 
 from weakincentives.errors import PromptValidationError
+from weakincentives.frozen import frozen
 from weakincentives.serde.described import class_description, field_descriptions
 from weakincentives.serde.resolve import fields_of, is_init_var, owned_hints, substitute, type_arguments
 from weakincentives.serde.secret import Secret
@@ -33,14 +35,14 @@ Kind = Literal[
 ArrayKind = Literal["list", "tuple", "set", "frozenset"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pattern:
     """A regular expression that text must match somewhere: `Annotated[str, Pattern("^[a-z]+$")]`."""
 
     pattern: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rules:
     """The constraints of one `Annotated`, the strictest of each kind."""
 
@@ -66,52 +68,73 @@ class Rules:
 NO_RULES = Rules()
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Node:
-    """One place in a type. `secret` and `description` belong to the place, not to the kind of value."""
+    """One place in a type; never changed once it is made. `secret` and `description` belong to the place, not to the
+    kind of value. WHY NOT a dataclass, here and below: eleven of them are felt when the package is imported."""
 
-    secret: bool = False
-    description: str = ""
-    rules: Rules = NO_RULES
+    __slots__ = ("description", "rules", "secret")
+
+    def __init__(self) -> None:
+        self.secret = False
+        self.description = ""
+        self.rules = NO_RULES
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Scalar(Node):
-    kind: Kind
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind: Kind = kind
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Choice(Node):
     """Literal or Enum: what JSON says, and the Python value it stands for."""
 
-    values: tuple[tuple[Any, Any], ...]
-    enum: type[enum.Enum] | None
+    __slots__ = ("enum", "values")
+
+    def __init__(self, values: tuple[tuple[Any, Any], ...], enum: type[enum.Enum] | None) -> None:
+        super().__init__()
+        self.values = values
+        self.enum = enum
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Array(Node):
-    kind: ArrayKind
-    item: AnyNode
+    __slots__ = ("item", "kind")
+
+    def __init__(self, kind: ArrayKind, item: AnyNode) -> None:
+        super().__init__()
+        self.kind: ArrayKind = kind
+        self.item = item
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Row(Node):
     """A tuple of fixed length."""
 
-    items: tuple[AnyNode, ...]
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[AnyNode, ...]) -> None:
+        super().__init__()
+        self.items = items
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Table(Node):
-    key: AnyNode
-    value: AnyNode
+    __slots__ = ("key", "value")
+
+    def __init__(self, key: AnyNode, value: AnyNode) -> None:
+        super().__init__()
+        self.key = key
+        self.value = value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class OneOf(Node):
     """A union; the first member that accepts the value wins. None is always last."""
 
-    members: tuple[AnyNode, ...]
+    __slots__ = ("members",)
+
+    def __init__(self, members: tuple[AnyNode, ...]) -> None:
+        super().__init__()
+        self.members = members
 
     @property
     def nullable(self) -> bool:
@@ -123,37 +146,54 @@ class OneOf(Node):
         return self.members[0] if self.nullable and len(self.members) == 2 else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Link(Node):
     """Stands for a record, so that recursive types are finite."""
 
-    to: str
+    __slots__ = ("to",)
+
+    def __init__(self, to: str) -> None:
+        super().__init__()
+        self.to = to
 
 
 AnyNode: TypeAlias = Scalar | Choice | Array | Row | Table | OneOf | Link
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Member:
     """One argument of a record's constructor."""
 
-    node: AnyNode
-    required: bool
-    default: Any
-    """The default value, or `dataclasses.MISSING` when there is none to show."""
+    __slots__ = ("default", "node", "required")
+
+    def __init__(self, node: AnyNode, required: bool, default: Any) -> None:
+        self.node = node
+        self.required = required
+        self.default = default
+        """The default value, or `dataclasses.MISSING` when there is none to show."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    cls: type
-    description: str
-    members: dict[str, Member]
+    __slots__ = ("cls", "description", "members")
+
+    def __init__(self, cls: type, description: str, members: dict[str, Member]) -> None:
+        self.cls = cls
+        self.description = description
+        self.members = members
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    root: AnyNode
-    records: dict[str, Record]
+    __slots__ = ("records", "root")
+
+    def __init__(self, root: AnyNode, records: dict[str, Record]) -> None:
+        self.root = root
+        self.records = records
+
+
+def _with(node: AnyNode, **changes: Any) -> AnyNode:
+    """The same place with something else about it."""
+    made = copy(node)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
 
 
 def shape_of(tp: Any, localns: Mapping[str, Any] | None = None) -> Shape:
@@ -281,7 +321,7 @@ class _Reader:
             owner, hint = hints[field.name]
             node = self.node(substitute(hint, bound.get(owner, {})), f"{cls.__qualname__}.{field.name}")
             told = below.get(field.name) or node.description or str(field.metadata.get("description", ""))
-            members[field.name] = Member(replace(node, description=told), *_default(field))
+            members[field.name] = Member(_with(node, description=told), *_default(field))
         return name
 
     def _name(self, cls: type, arguments: tuple[Any, ...]) -> str:
@@ -389,7 +429,7 @@ def _annotate(node: AnyNode, metadata: Iterable[Any], where: str) -> AnyNode:
             description = item.documentation
         else:
             found.extend(_constraints(item, where))
-    node = replace(node, secret=secret, description=description)
+    node = _with(node, secret=secret, description=description)
     for name, value in found:
         node = _constrain(node, name, value, where)
     return node
@@ -437,7 +477,7 @@ def _constrain(node: AnyNode, name: str, value: Any, where: str) -> AnyNode:
                 _constrain(member, name, value, where) if takes else member
                 for member, takes in zip(node.members, takers, strict=True)
             )
-            return replace(node, members=members)
+            return _with(node, members=members)
     if not _applies(node, name):
         raise PromptValidationError(
             f"Cannot use {where}: the constraint {name.rstrip('s')}={value!r} does not apply to its type"
@@ -448,16 +488,16 @@ def _constrain(node: AnyNode, name: str, value: Any, where: str) -> AnyNode:
             re.compile(value)
         except re.error as error:
             raise PromptValidationError(f"Cannot use {where}: the pattern {value!r} is not valid: {error}") from error
-        return replace(node, rules=replace(rules, patterns=(*rules.patterns, value)))
+        return _with(node, rules=replace(rules, patterns=(*rules.patterns, value)))
     if name == "predicates":
-        return replace(node, rules=replace(rules, predicates=(*rules.predicates, value)))
+        return _with(node, rules=replace(rules, predicates=(*rules.predicates, value)))
     present = getattr(rules, name)
     if present is not None and name == "multiple_of":
         raise PromptValidationError(f"Cannot use {where}: more than one multiple_of")
     if present is not None:
         value = max(present, value) if name in ("ge", "gt", "min_length") else min(present, value)
     changes: dict[str, Any] = {name: value}
-    return replace(node, rules=replace(rules, **changes))
+    return _with(node, rules=replace(rules, **changes))
 
 
 def _applies(node: AnyNode, name: str) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..frozen import frozen
 from .slices import log_slice
 
 
 @log_slice
-@dataclass(frozen=True, slots=True)
+@frozen
 class TransactionRolledBack:
     """Several calls were taken back together. Their own events stay in the log; this one says they do not count."""
 
@@ -20,7 +19,7 @@ class TransactionRolledBack:
 
 
 @log_slice
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compensated:
     """An external effect was undone, or could not be, because an enclosing transaction rolled back."""
 

@@ -49,6 +49,10 @@ class Log(Generic[T]):
                 self._blocks.append(pack(old) or tuple(old))
                 del self._tail[:_BLOCK]
 
+    def ends_with(self, item: T) -> bool:
+        """Whether this very object was appended lately."""
+        return any(other is item for other in tuple(self._tail))
+
     def extend(self, items: Iterable[T]) -> None:
         for item in items:
             self.append(item)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from immutables import Map
 
+from ..frozen import frozen
 from .vector import EMPTY, Items, Keyed, Unreadable, Vector
 
 T = TypeVar("T")
@@ -78,14 +78,14 @@ def no_items(cls: type) -> Vector[Any] | Keyed[Any]:
     return EMPTY if key is None else Keyed(key, Map(), Map())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Append(Generic[T]):
     """Add one item at the end."""
 
     item: T
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extend(Generic[T]):
     """Add several items at the end."""
 
@@ -95,7 +95,7 @@ class Extend(Generic[T]):
         _hold_items(self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replace(Generic[T]):
     """Put these items in place of everything."""
 
@@ -111,14 +111,14 @@ def _hold_items(op: Extend[Any] | Replace[Any]) -> None:
         object.__setattr__(op, "items", tuple(op.items))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clear:
     """Remove the items the predicate picks, or all."""
 
     predicate: Callable[[Any], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Update:
     """Change the item of one key by a small delta: `item = type(item).patched(item or None, key, delta)`.
 
@@ -160,7 +160,7 @@ class SliceView(Generic[T]):
         return iter(self._vector)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReducerContext:
     """What a reducer may know beside its slice."""
 
