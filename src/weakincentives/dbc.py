@@ -17,6 +17,13 @@ from typing import Any, Literal, TypeVar, cast
 Kind = Literal["Precondition", "Postcondition", "Invariant"]
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
+Predicate = (
+    Callable[[Any], object]
+    | Callable[[Any, Any], object]
+    | Callable[[Any, Any, Any], object]
+    | Callable[[Any, Any, Any, Any], object]
+)
+"""WHY NOT Callable[..., object]: a strict checker would call the arguments of every lambda unknown."""
 
 _suspended: ContextVar[bool] = ContextVar("weakincentives_dbc_suspended", default=False)
 _inside: ContextVar[frozenset[int]] = ContextVar("weakincentives_dbc_inside", default=frozenset())
@@ -34,12 +41,12 @@ class ContractError(AssertionError):
         return f"{self.kind} failed: {self.message}"
 
 
-def require(predicate: Callable[..., object], message: str) -> Callable[[F], F]:
+def require(predicate: Predicate, message: str) -> Callable[[F], F]:
     """Checks before the call; the predicate names the arguments it wants: `lambda params: params.limit > 0`."""
     return lambda function: _contracted(function, "Precondition", predicate, message)
 
 
-def ensure(predicate: Callable[..., object], message: str) -> Callable[[F], F]:
+def ensure(predicate: Predicate, message: str) -> Callable[[F], F]:
     """Checks after the call; the predicate names `result`, and any argument it wants."""
     return lambda function: _contracted(function, "Postcondition", predicate, message)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from weakincentives.adapters import PromptResponse, ScriptedAdapter
+from weakincentives.dbc import ensure, require
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime import MainLoop, Session, ToolCall, ToolOutcome, execute_tool
 
@@ -21,6 +22,8 @@ class Hits:
     titles: tuple[str, ...]
 
 
+@require(lambda params: 1 <= params.limit <= 100, "limit must be between 1 and 100")
+@ensure(lambda params, result: len(result.value.titles) <= params.limit, "there cannot be more hits than asked for")
 def search(params: Search, *, context: ToolContext) -> ToolResult[Hits]:
     assert_type(context.session[Hits].latest(), Hits | None)
     return ToolResult.ok(Hits((params.query,)), message="Found 1")
