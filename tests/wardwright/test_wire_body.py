@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import orjson
 import pytest
 
@@ -28,16 +31,43 @@ def test_what_is_no_object_is_refused() -> None:
     assert str(caught.value) == "expected an object, got a list"
 
 
-@pytest.mark.parametrize("depth", [255, 1_000, 5_000])
-def test_deep_nesting_is_refused(depth: int) -> None:
-    """A body that could be read but not written again is refused, and so is one that cannot be read."""
-    with pytest.raises(WireError):
-        body.read(b'{"a":' * depth + b"1" + b"}" * depth)
+def nested(depth: int) -> bytes:
+    return b'{"a":' * depth + b"1" + b"}" * depth
 
 
-def test_many_brackets_side_by_side_are_no_depth() -> None:
-    """A long flat body passes."""
-    assert len(orjson.dumps(body.read(b'{"a": [' + b"[],{}," * 2_000 + b"0]}"))) > 10_000
+def test_what_cannot_be_read_for_depth_is_refused() -> None:
+    """A body with thousands of levels is no JSON here."""
+    with pytest.raises(WireError, match=r"^the body is not JSON in valid UTF-8: line 1, column \d+$"):
+        body.read(nested(5_000))
+
+
+def test_what_cannot_be_written_again_is_refused() -> None:
+    """A body that could be read but not be sent on is refused when it is written."""
+    assert body.write(body.read(nested(254))) == nested(254)
+    with pytest.raises(WireError) as caught:
+        body.write(body.read(nested(300)))
+    assert str(caught.value) == "nested too deeply, or not JSON"
+
+
+@pytest.mark.parametrize(
+    "request_body",
+    [
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": orjson.loads(nested(300))}}]},
+        {"metadata": {"tool_context": orjson.loads(nested(300))}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": orjson.loads(nested(300))}}},
+    ],
+    ids=["tool", "claim", "format"],
+)
+def test_what_a_turn_carries_can_always_be_hashed(request_body: dict[str, Any]) -> None:
+    """A schema nested too deeply is the caller's error, not a failure of the engine."""
+    with pytest.raises(WireError) as caught:
+        chat_completions.parse_request(orjson.dumps({"model": "m", "messages": []})[:-1] + b"," + written(request_body))
+    assert str(caught.value) == "a tool, an output format or a claim is nested too deeply, or not JSON"
+
+
+def written(value: Any) -> bytes:
+    """JSON of any depth, without the opening bracket."""
+    return json.dumps(value).encode()[1:]
 
 
 def test_a_body_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from wardwright.wire.body import (
     object_of,
     read,
     schema_of,
+    settled,
     text_of,
     unknown,
     wrong,
@@ -164,6 +165,7 @@ TOOLSETS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Tools that one declaration stands for; each is declared as `<set>.<member>`, the name its calls get too."""
 
+_ROLES: Final[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
 _MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "any": "required", "none": "none"}
 _NO_CONTROLS: Final = frozenset({"type", "name", "cache_control"})
 _SECRETS: Final = frozenset({"type", "name", "authorization_token"})
@@ -205,24 +207,27 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
         if not _MESSAGE_FIELDS.issuperset(message):
             check_fields(message, _MESSAGE_FIELDS, {}, passing, f"messages[{index}]")
         role = message.get("role")
-        if role != "user" and role != "assistant" and role != "system":
+        speaker = _ROLES.get(role) if isinstance(role, str) else None
+        if speaker is None:
             raise unknown(f"messages[{index}].role", "role", str(role))
         content = message.get("content")
         if isinstance(content, str):
             if content:
-                lowering.items.append(TextItem(cast("Role", role), content))
+                lowering.items.append(TextItem(speaker, content))
         else:
-            lowering.message(cast("Role", role), content, f"messages[{index}].content")
-    return Turn(
-        "request",
-        "anthropic",
-        text_of(fields, "model", ""),
-        lowering.items,
-        lowering.tools,
-        _tool_choice(fields),
-        stream=fields.get("stream") is True,
-        claims=claims_of(fields),
-        response_format=_response_format(fields),
+            lowering.message(speaker, content, f"messages[{index}].content")
+    return settled(
+        Turn(
+            "request",
+            "anthropic",
+            text_of(fields, "model", ""),
+            lowering.items,
+            lowering.tools,
+            _tool_choice(fields),
+            stream=fields.get("stream") is True,
+            claims=claims_of(fields),
+            response_format=_response_format(fields),
+        )
     )
 
 
@@ -234,13 +239,15 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
         raise wrong("content", "a list", content)
     lowering = _Lowering(passing, False)
     lowering.message("assistant", content, "content")
-    return Turn(
-        "reply",
-        "anthropic",
-        text_of(fields, "model", ""),
-        lowering.items,
-        lowering.tools,
-        usage=_usage(fields),
+    return settled(
+        Turn(
+            "reply",
+            "anthropic",
+            text_of(fields, "model", ""),
+            lowering.items,
+            lowering.tools,
+            usage=_usage(fields),
+        )
     )
 
 

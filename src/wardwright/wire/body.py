@@ -1,7 +1,7 @@
 """Reads a JSON body once, within limits, and words every complaint about one.
 
-What comes out can always be written again by the same library; what is forwarded is that, never the bytes that came in. So a
-repeated key cannot show one value to the policy and another to the provider. Holds what all wires share, nothing of one provider.
+What is forwarded is what was read, written again by `write`, never the bytes that came in: so a repeated key cannot show one value
+to the policy and another to the provider. Holds what all wires share, nothing of one provider.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any, Final, TypeAlias, cast
 import orjson
 
 from wardwright.errors import WireError
+from wardwright.wire.turn import Turn
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Object: TypeAlias = dict[str, Json]
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Of one body, and of one stream in all."""
-
-# orjson reads 1,024 levels and writes 254. Fewer brackets than this cannot be nested too deeply, so most bodies need no second look.
-_SURELY_FLAT: Final = 250
 
 _WORDS: Final[Mapping[type, str]] = {
     str: "a string",
@@ -35,7 +33,7 @@ _WORDS: Final[Mapping[type, str]] = {
 
 def read(body: bytes | bytearray | memoryview | str | dict[str, Any]) -> Object:
     """The JSON object in `body`; an object already read passes as it is."""
-    value = read_any(body)
+    value = body if isinstance(body, dict) else read_any(body)
     if isinstance(value, dict):
         return value
     raise wrong("", "an object", value)
@@ -45,17 +43,33 @@ def read_any(body: bytes | bytearray | memoryview | str | dict[str, Any] | list[
     """The JSON value in `body` (a batch is a list); a value already read passes as it is."""
     if isinstance(body, (dict, list)):
         return body
-    raw = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
-    if len(raw) > MAX_BYTES:
-        raise WireError(f"the body has {len(raw)} bytes; at most {MAX_BYTES} are read")
+    if len(body) > MAX_BYTES:
+        raise WireError(f"the body has {len(body)} bytes; at most {MAX_BYTES} are read")
     try:
-        value: Json = orjson.loads(raw)
+        return cast("Json", orjson.loads(body))
     except orjson.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise WireError(f"the body is not JSON in valid UTF-8: {where}") from None
-    if raw.count(b"{") + raw.count(b"[") > _SURELY_FLAT:
-        dumped(value, "")
-    return value
+
+
+def write(value: Json) -> bytes:
+    """`value` as JSON bytes. More levels can be read (1,024) than written (254): the rest is refused here."""
+    try:
+        return orjson.dumps(value)
+    except (orjson.JSONEncodeError, RecursionError):
+        raise WireError("nested too deeply, or not JSON") from None
+
+
+def settled(turn: Turn) -> Turn:
+    """`turn`, unless a schema or control in it is nested too deeply to be hashed; all else in a turn is flat."""
+    if turn.tools or turn.claims is not None or turn.response_format is not None:
+        # WHY NOT the tools themselves: slotted dataclasses take five times as long.
+        schemas = [tool.schema if tool.controls is None else (tool.schema, tool.controls) for tool in turn.tools]
+        try:
+            orjson.dumps((schemas, turn.claims, turn.response_format))
+        except (orjson.JSONEncodeError, RecursionError):
+            raise WireError("a tool, an output format or a claim is nested too deeply, or not JSON") from None
+    return turn
 
 
 def is_json(data: bytes) -> bool:

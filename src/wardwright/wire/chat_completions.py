@@ -8,7 +8,7 @@ nobody acts on it. This module believes nothing and forwards nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from wardwright.errors import WireError
 from wardwright.wire.body import (
@@ -23,6 +23,7 @@ from wardwright.wire.body import (
     object_of,
     read,
     schema_of,
+    settled,
     text_of,
     unknown,
     wrong,
@@ -33,7 +34,6 @@ from wardwright.wire.turn import (
     DeclaredTool,
     Item,
     ResultItem,
-    Role,
     TextItem,
     ToolChoice,
     ToolChoiceMode,
@@ -175,9 +175,12 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
         content = message.get("content")
         if not isinstance(content, str):
             content = _text(content, f"messages[{index}].content", passing)
-        if role == "user" or role == "system" or role == "developer":
+        if role == "user":
             if content:
-                items.append(TextItem(cast("Role", role), content))
+                items.append(TextItem("user", content))
+        elif role == "system" or role == "developer":
+            if content:
+                items.append(TextItem("system" if role == "system" else "developer", content))
         elif role == "function":
             items.append(ResultItem("", content, None, text_of(message, "name", f"messages[{index}]")))
         elif isinstance(role, str):
@@ -185,16 +188,18 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
         else:
             raise wrong(f"messages[{index}].role", "a string", role)
     tools = _tools(fields, passing)
-    return Turn(
-        "request",
-        "chat_completions",
-        text_of(fields, "model", ""),
-        items,
-        tools,
-        _tool_choice(fields),
-        stream=fields.get("stream") is True,
-        claims=claims_of(fields),
-        response_format=_response_format(fields),
+    return settled(
+        Turn(
+            "request",
+            "chat_completions",
+            text_of(fields, "model", ""),
+            items,
+            tools,
+            _tool_choice(fields),
+            stream=fields.get("stream") is True,
+            claims=claims_of(fields),
+            response_format=_response_format(fields),
+        )
     )
 
 
@@ -514,7 +519,9 @@ def _texts(parts: list[Json], path: str, passing: Collection[str]) -> list[str]:
         if not fields.issuperset(part):
             check_fields(part, fields, {}, passing, f"{path}[{index}]")
         if key is not None:
-            text = text_of(part, key, f"{path}[{index}]")
+            text = part.get(key)
+            if text is not None and not isinstance(text, str):
+                raise wrong(f"{path}[{index}].{key}", "a string", text)
             if text:
                 texts.append(text)
     return texts

@@ -23,6 +23,7 @@ from wardwright.wire.body import (
     list_of,
     object_of,
     read_any,
+    settled,
     text_of,
     unknown,
     wrong,
@@ -242,7 +243,7 @@ def _answer(value: Object, message_id: MessageId, asked: Asked, path: str) -> Me
     turn = None
     if method == "tools/list":
         tools = [_tool(tool, f"{where}.tools[{index}]") for index, tool in enumerate(list_of(result, "tools", where))]
-        turn = Turn("request", "mcp", "", (), tools)
+        turn = settled(Turn("request", "mcp", "", (), tools))
     elif method in _INSTRUCTING:
         instructions = text_of(result, "instructions", where)
         if instructions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from wardwright.errors import WireError
 from wardwright.wire.body import (
@@ -25,6 +25,7 @@ from wardwright.wire.body import (
     object_of,
     read,
     schema_of,
+    settled,
     text_of,
     unknown,
     wrong,
@@ -169,7 +170,12 @@ _CLIENT: Final = frozenset({"computer", "local_shell", "apply_patch"})
 _SECRETS: Final = frozenset({"authorization", "headers", "type", "server_label"})
 """Never among the controls: they would reach receipts (or are told elsewhere)."""
 
-_ROLES: Final = frozenset({"system", "developer", "user", "assistant"})
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+}
 _MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
 _FAILED: Final[Mapping[str, bool]] = {"completed": False, "failed": True}
 _VERSION: Final = re.compile(r"(?:_preview)?(?:_\d{4}_\d{2}_\d{2})?\Z")
@@ -197,16 +203,18 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     form = lowering.form
     if form is None and fields.get("text") is not None:
         form = schema_of(object_of(object_of(fields, "text", ""), "format", "text"), "text.format")
-    return Turn(
-        "request",
-        "responses",
-        text_of(fields, "model", ""),
-        items,
-        lowering.tools,
-        _tool_choice(fields.get("tool_choice"), lowering.tools),
-        stream=fields.get("stream") is True,
-        claims=claims_of(fields),
-        response_format=form,
+    return settled(
+        Turn(
+            "request",
+            "responses",
+            text_of(fields, "model", ""),
+            items,
+            lowering.tools,
+            _tool_choice(fields.get("tool_choice"), lowering.tools),
+            stream=fields.get("stream") is True,
+            claims=claims_of(fields),
+            response_format=form,
+        )
     )
 
 
@@ -218,13 +226,15 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
         raise wrong("output", "a list", output)
     lowering = _Lowering(passing, False)
     lowering.add(output, "output")
-    return Turn(
-        "reply",
-        "responses",
-        text_of(fields, "model", ""),
-        lowering.items,
-        lowering.tools,
-        usage=_usage(fields),
+    return settled(
+        Turn(
+            "reply",
+            "responses",
+            text_of(fields, "model", ""),
+            lowering.items,
+            lowering.tools,
+            usage=_usage(fields),
+        )
     )
 
 
@@ -269,6 +279,14 @@ class _Lowering:
                 else:
                     self._call(item, f"{path}[{index}]", "arguments")
                 continue
+            if kind == "function_call_output":
+                call_id = item.get("call_id")
+                output = item.get("output")
+                if isinstance(call_id, str) and isinstance(output, str) and item.get("name") is None:
+                    self.items.append(ResultItem(call_id, output))
+                else:
+                    self.call_output(item, f"{path}[{index}]")
+                continue
             if not isinstance(kind, str):
                 raise wrong(f"{path}[{index}].type", "a string", kind)
             lower = _LOWER.get(kind)
@@ -280,12 +298,13 @@ class _Lowering:
 
     def message(self, item: Object, path: str) -> None:
         role = item.get("role")
-        if not isinstance(role, str) or role not in _ROLES:
+        speaker = _ROLES.get(role) if isinstance(role, str) else None
+        if speaker is None:
             raise unknown(f"{path}.role", "role", str(role))
         content = item.get("content")
         text = content if isinstance(content, str) else self._text(content, f"{path}.content")
         if text:
-            self.items.append(TextItem(cast("Role", role), text))
+            self.items.append(TextItem(speaker, text))
 
     def reasoning(self, item: Object, path: str) -> None:
         if not self._request:
@@ -610,7 +629,9 @@ class _Lowering:
             if not fields.issuperset(part) and self._request:
                 check_fields(part, fields, {}, self._passing, f"{path}[{index}]")
             if key is not None:
-                text = text_of(part, key, f"{path}[{index}]")
+                text = part.get(key)
+                if text is not None and not isinstance(text, str):
+                    raise wrong(f"{path}[{index}].{key}", "a string", text)
                 if text:
                     texts.append(text)
         return "\n".join(texts)
@@ -629,7 +650,6 @@ _LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
     "custom_tool_call": _Lowering.custom_call,
     "custom_tool_call_output": _Lowering.call_output,
     "file_search_call": _Lowering.file_search,
-    "function_call_output": _Lowering.call_output,
     "image_generation_call": _Lowering.image_generation,
     "item_reference": _Lowering.reference,
     "local_shell_call": _Lowering.local_shell_call,
