@@ -12,6 +12,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 OURS = {"weakincentives", "wardwright"}
 # Small packages that the runtime always has; pydantic is not one of them, it is loaded when first used.
 LIGHT = {"annotated_types", "immutables", "orjson", "typing_extensions"}
+# The standard library's slow ones, which most programs never need: docs/decisions/0005-import-time.md says what each costs.
+LATE = {"asyncio"}
 
 LOADED_BY_PROMPT = """
 import sys
@@ -44,15 +46,23 @@ def test_importing_prompt_loads_no_optional_package() -> None:
     assert loaded - set(sys.stdlib_module_names) - OURS - LIGHT == set()
 
 
-def test_functions_import_only_third_party_packages() -> None:
+def test_importing_prompt_loads_no_slow_module() -> None:
+    """What a function loads when it first needs it is not loaded before."""
+    run = subprocess.run([sys.executable, "-c", LOADED_BY_PROMPT], capture_output=True, text=True, check=True)
+
+    assert LATE & set(run.stdout.split()) == set()
+
+
+def test_functions_import_only_what_is_slow_or_may_be_missing() -> None:
     """An import inside a function is for packages that may be missing or are slow to load, never a way around the layers."""
+    quick = set(sys.stdlib_module_names) - LATE
     hidden = {
         f"{name}:{line} imports {package}"
         for name, module in modules()
         for node in ast.walk(module)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for line, package in imports(node)
-        if package in OURS or package in sys.stdlib_module_names
+        if package in OURS or package in quick
     }
 
     assert hidden == set()

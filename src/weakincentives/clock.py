@@ -6,7 +6,6 @@ Nothing here knows about deadlines.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from typing import Protocol
@@ -47,6 +46,8 @@ class SystemClock:
 
     async def asleep(self, seconds: float) -> None:
         """Suspend this task."""
+        import asyncio
+
         await asyncio.sleep(seconds)
 
 
@@ -81,6 +82,8 @@ class FakeClock:
 
     async def asleep(self, seconds: float) -> None:
         """Advance instead of waiting, and let other tasks run once as a real sleep would."""
+        import asyncio
+
         self.advance(seconds)
         await asyncio.sleep(0)
 

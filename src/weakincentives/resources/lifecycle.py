@@ -6,7 +6,6 @@ Never decides when.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
@@ -152,6 +151,8 @@ def _story(failure: Failure) -> str:
 
 
 def _run(ending: Awaitable[object]) -> None:
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -175,6 +176,8 @@ def _run(ending: Awaitable[object]) -> None:
 
 
 def _run_on_private_loop(ending: Awaitable[object]) -> None:
+    import asyncio
+
     async def finish() -> Any:
         return await ending
 

@@ -6,15 +6,34 @@ written. docs/decisions/0002-transactions.md says why the lock is owned by a log
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import WouldDeadlockError
 
-_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
+
+class Loop(Protocol):
+    """What the lock asks of an event loop."""
+
+    def create_future(self) -> Any: ...
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
+
+
+def _find_running_loop() -> Loop | None:
+    """The event loop of this thread. A program that has not loaded asyncio runs none, and need not load it for us."""
+    global _running_loop  # from then on asyncio answers by itself
+    find: Callable[[], Loop | None] | None = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    if find is None:
+        return None
+    _running_loop = find
+    return find()
+
+
+_running_loop: Callable[[], Loop | None] = _find_running_loop
 
 
 class Owner(Protocol):
@@ -38,7 +57,7 @@ class WriterLock:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._queue: deque[_Waiter] = deque()
-        self._holders: dict[Owner, asyncio.AbstractEventLoop | None] = {}
+        self._holders: dict[Owner, Loop | None] = {}
         self._writing = False
 
     def acquire(self, owner: Owner, *, shared: bool) -> bool:
@@ -66,7 +85,9 @@ class WriterLock:
 
     async def acquire_async(self, owner: Owner, *, shared: bool) -> bool:
         """Wait without blocking the event loop until `owner` holds the lock; False when it did so already."""
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
+        if loop is None:
+            raise RuntimeError("no running event loop")
         with self._mutex:
             admitted = self._admit(owner, loop, shared)
         if admitted is not None:
@@ -90,7 +111,7 @@ class WriterLock:
             if self._queue:
                 self._grant()
 
-    def _admit(self, owner: Owner, loop: asyncio.AbstractEventLoop | None, shared: bool) -> bool | None:
+    def _admit(self, owner: Owner, loop: Loop | None, shared: bool) -> bool | None:
         """True: taken. False: the owner has it. None: wait."""
         holders = self._holders
         if owner in holders:
@@ -174,7 +195,7 @@ _graph = threading.Lock()
 class _Waiter:
     __slots__ = ("fresh", "granted", "loop", "owner", "shared")
 
-    def __init__(self, owner: Owner, shared: bool, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, owner: Owner, shared: bool, loop: Loop | None) -> None:
         self.owner = owner
         self.shared = shared
         self.loop = loop
@@ -188,7 +209,7 @@ class _Waiter:
 class _ThreadWaiter(_Waiter):
     __slots__ = ("gate",)
 
-    def __init__(self, owner: Owner, shared: bool, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, owner: Owner, shared: bool, loop: Loop | None) -> None:
         super().__init__(owner, shared, loop)
         self.gate = threading.Lock()
         self.gate.acquire()
@@ -200,9 +221,9 @@ class _ThreadWaiter(_Waiter):
 class _TaskWaiter(_Waiter):
     __slots__ = ("future",)
 
-    def __init__(self, owner: Owner, shared: bool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: Owner, shared: bool, loop: Loop) -> None:
         super().__init__(owner, shared, loop)
-        self.future: asyncio.Future[None] = loop.create_future()
+        self.future = loop.create_future()
 
     def wake(self) -> None:
         assert self.loop is not None
