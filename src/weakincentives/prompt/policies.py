@@ -486,7 +486,7 @@ class ApprovalPolicy:
         entry: ApprovalEntry = context.session.registers.get(approval_register(tool.name, params), {})
         return None if "granted" in entry or "refused" in entry else self._asker(tool, params, context)
 
-    def heard(self, answer: object, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision | None:
+    def heard(self, answer: object, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision | None:  # noqa: ARG002
         """Take the answer down: an approval, for this call alone, that `check` finds; a refusal at once."""
         if answer is None:
             return None

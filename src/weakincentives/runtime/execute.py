@@ -195,6 +195,8 @@ class _Attempt:
     denied_by = ""
     approval_id = ""
     event: ToolInvoked | None = None
+    recorded = False
+    """Whether the event was put into the log, or is about to be."""
     seats = 0
     """How many policies allowed the call and may hold something reserved for it until its handler starts."""
 
@@ -302,49 +304,55 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
     # A read-only handler gets a scope of its own that refuses writes; policies still write to the call's.
     inner = Scope(scope, readonly=True) if readonly else scope
     held = run.resources.tool_scope()
-    if not readonly:
-        held.watch(scope.join)  # what is built for this call, by a policy too, is undone with it
     context = ToolContext.for_call(run, tool.name, attempt.call_id, held, inner)
+    before = current.get()
     try:
-        if binding.asks and await _ask(attempt, binding, context, driver):
-            return
+        asked: list[object] = []
+        if binding.asks:
+            held.watch(asked.append)
+            if await _ask(attempt, binding, context, driver):
+                return
         waiting = driver.enter(scope, core.lock, readonly)
         if waiting is not None:
             await waiting
         if core.poison is not None or core.frozen:
             core.check_open()
-        token = current.set(scope)
-        try:
-            if await _check(attempt, binding, context, driver):
+        current.set(scope)
+        if not readonly:
+            held.watch(scope.join)  # what is built for this call, by a policy too, is undone with it
+            if asked and not _begin(attempt, scope, asked):
                 return
-            if not readonly and not _begin(attempt, scope):
-                return
-            result = await _handle(attempt, tool, context, inner, driver)
-            if result is not None and result.success:
-                await _approve_result(attempt, tool, result, context, driver)
-            if attempt.outcome == "ok":
-                _commit(attempt, scope)
-        finally:
-            current.reset(token)
+        if await _check(attempt, binding, context, driver):
+            return
+        if not readonly and not _begin(attempt, scope, run.resources.built):
+            return
+        result = await _handle(attempt, tool, context, inner, driver)
+        if result is not None and result.success:
+            await _approve_result(attempt, tool, result, context, driver)
+        if attempt.outcome == "ok":
+            _commit(attempt, scope)
     except BaseException as error:
         _interrupt(attempt, error)
         raise
     finally:
-        # Each step runs whatever became of those before it: a session must never stay locked, a call never unrecorded.
+        # Each step runs whatever became of those before it, and once more if it was interrupted: a session must never
+        # stay locked or half restored, a call never unrecorded.
         try:
-            if attempt.seats:
-                _release(binding.policies[: attempt.seats], tool, attempt.params, context)
+            _take_back(attempt, binding, scope, context, before)
+        except BaseException:
+            _take_back(attempt, binding, scope, context, before)
+            raise
         finally:
             try:
-                if not scope.committed:
-                    _roll_back(attempt, scope)
+                closing = _close(attempt, held, driver)
+                if closing is not None:
+                    await closing
             finally:
                 try:
-                    closing = _close(attempt, held, driver)
-                    if closing is not None:
-                        await closing
-                finally:
                     _record(attempt, scope)
+                except BaseException:
+                    _record(attempt, scope)
+                    raise
 
 
 async def _ask(attempt: _Attempt, binding: ToolBinding, context: ToolContext, driver: Driver) -> bool:
@@ -427,10 +435,10 @@ def _release(passed: Sequence[PlacedPolicy], tool: Tool[Any, Any], params: objec
                 _logger.exception("Policy %s could not release its reservation", policy.name)
 
 
-def _begin(attempt: _Attempt, scope: Scope) -> bool:
+def _begin(attempt: _Attempt, scope: Scope, resources: Sequence[object]) -> bool:
     """Take what is built into the transaction. False: a resource could not be snapshotted, so nothing may run."""
     try:
-        scope.join_all(attempt.run.resources.built)
+        scope.join_all(resources)
     except Exception as error:  # INVARIANT: what could not be undone is not begun
         _logger.exception("Tool %s was not run: a resource could not be taken into the transaction", attempt.name)
         attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
@@ -566,13 +574,27 @@ def _changes(scope: Scope) -> Changes:
     return Changes(tuple(slices), files) if slices or files else NO_CHANGES
 
 
+def _take_back(
+    attempt: _Attempt, binding: ToolBinding, scope: Scope, context: ToolContext, before: Scope | None
+) -> None:
+    """Leave the scope; give back what was reserved for a handler that never started; roll back unless committed."""
+    current.set(before)
+    if attempt.seats:
+        _release(binding.policies[: attempt.seats], binding.tool, attempt.params, context)
+        attempt.seats = 0
+    if not scope.committed:
+        _roll_back(attempt, scope)
+
+
 def _record(attempt: _Attempt, scope: Scope) -> None:
     """Put the event into the log, let the next call in, then tell subscribers of what was kept."""
+    core = attempt.core
     try:
         if attempt.event is None:
-            attempt.core.keep(attempt.describe())
-        else:
-            attempt.core.keep_in_memory(attempt.event)
+            core.keep(attempt.describe())
+        elif not (attempt.recorded and core.log(ToolInvoked).ends_with(attempt.event)):
+            attempt.recorded = True
+            core.keep_in_memory(attempt.event)
     finally:
         scope.leave()
         if not scope.nested:
@@ -755,9 +777,10 @@ def _run_of(
         return Run(prompt, session, **surroundings)
     # A session that is used with one prompt, as most are, needs one run for all its calls.
     core = session._core
-    if core.run is None or core.run.prompt is not prompt:
-        core.run = Run(prompt, session)
-    return core.run
+    run: Run | None = core.run
+    if run is None or run.prompt is not prompt:
+        run = core.run = Run(prompt, session)
+    return run
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -244,6 +244,7 @@ class Scope:
     _doomed = ""
     _ended = False
     _undone = False
+    _unrestored: tuple[Exception, ...] = ()
     _left = False
     mortal: frozenset[int] = frozenset()
     """Identities of resources that do not outlive this scope, though it is nested: they end with it."""
@@ -321,9 +322,11 @@ class Scope:
         """Give back the turn. A session entered by a nested call stays with the outermost one until that ends."""
         with self._mutex:
             self._left = True
-            held, self._held = self._held, {}
-        for lock, owner in held.items():
+        held = self._held
+        while held:  # one at a time, so that an interrupted leave can be run again
+            lock, owner = next(iter(held.items()))
             lock.release(owner)
+            held.pop(lock, None)
 
     @property
     def _sibling_lock(self) -> WriterLock:
@@ -491,7 +494,10 @@ class Scope:
 
     def commit(self) -> None:
         """Keep everything, in the parent or for good. What cannot be kept is rolled back, and the reason raised."""
-        self._end("commit")
+        with self._mutex:
+            if self._decided or (self._ended and not self._doomed):
+                raise TransactionError("Cannot commit: this transaction has already ended.")
+            self._ended = True
         try:
             if self._doomed:
                 raise TransactionError(self._doomed)
@@ -514,15 +520,18 @@ class Scope:
     def rollback(self) -> None:
         """Drop the overlays and undo the branches; raises `RollbackError` when something could not be restored.
 
-        Nothing is left to do after a commit that failed: it has rolled back by itself.
+        May be run again when it was interrupted, and after a commit that failed: what is undone already stays so.
         """
-        if self._undone:
-            return
-        self._end("roll back")
+        if self._decided:
+            raise TransactionError("Cannot roll back: this transaction has been committed.")
+        with self._mutex:
+            self._ended = True
         try:
-            self._clean_up()
+            if self._unobserve or self._enders:
+                self._clean_up()
         finally:
-            self._undo()
+            if not self._undone:
+                self._undo()
 
     def fence(self) -> None:
         """End the right to write now; commit is no longer possible, rollback is. For a handler that may still run."""
@@ -530,27 +539,21 @@ class Scope:
             self._ended = True
             self._doomed = "The call was stopped."
 
-    def _end(self, verb: str) -> None:
-        with self._mutex:
-            if self._decided or (self._ended and not self._doomed):
-                raise TransactionError(f"Cannot {verb}: this transaction has already ended.")
-            self._ended = True
-
     def _clean_up(self) -> None:
-        with self._mutex:
-            todo, self._unobserve, self._enders = (*self._unobserve, *self._enders), (), ()
-        if todo:
-            run_all(todo, "A clean-up at the end of a tool call failed")
+        try:
+            run_all((*self._unobserve, *self._enders), "A clean-up at the end of a tool call failed")
+        finally:
+            self._unobserve, self._enders = (), ()
 
     def _undo(self) -> None:
-        self._undone = True
         self._overlays = {}
         self.touched = {}
         self._after = None
-        causes: list[Exception] = []
         interrupt: BaseException | None = None
-        undoes, self._undoes = self._undoes, {}
-        for resource, branch, taken in reversed(undoes.values()):
+        undoes = self._undoes
+        while undoes:
+            key = next(reversed(undoes))
+            resource, branch, taken = undoes[key]
             try:
                 if branch is None:
                     resource.restore(taken)
@@ -561,9 +564,11 @@ class Scope:
                     interrupt = error
                     error = TransactionError(f"interrupted by {type(error).__name__}")
                 error.add_note(f"while restoring {type(resource).__qualname__}")
-                causes.append(error)
-        if causes:
-            raise RollbackError(_UNRESTORED, causes) from interrupt
+                self._unrestored = (*self._unrestored, error)
+            del undoes[key]
+        self._undone = True
+        if self._unrestored:
+            raise RollbackError(_UNRESTORED, self._unrestored) from interrupt
 
     def _publish(self) -> None:
         branches = self._branches()
