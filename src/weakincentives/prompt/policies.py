@@ -57,7 +57,9 @@ class ToolPolicy(Protocol):
     `validate(tool_names, place)` (the prompt is being bound).
     """
 
-    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision: ...
+    def check(
+        self, tool: Any, params: Any, /, *, context: ToolContext
+    ) -> PolicyDecision | str | Awaitable[PolicyDecision | str | None] | None: ...
 
 
 class PlacedPolicy:

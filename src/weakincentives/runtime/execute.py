@@ -195,6 +195,8 @@ class _Attempt:
     denied_by = ""
     approval_id = ""
     event: ToolInvoked | None = None
+    stored = False
+    """Whether a durable session has the event in its file."""
     recorded = False
     """Whether the event was put into the log, or is about to be."""
     seats = 0
@@ -564,6 +566,7 @@ def _commit(attempt: _Attempt, scope: Scope) -> None:
         return
     if storage is not None:
         storage.flush()
+    attempt.stored = True
 
 
 def _changes(scope: Scope) -> Changes:
@@ -589,12 +592,16 @@ def _take_back(
 def _record(attempt: _Attempt, scope: Scope) -> None:
     """Put the event into the log, let the next call in, then tell subscribers of what was kept."""
     core = attempt.core
+    event = attempt.event
+    if event is None:
+        event = attempt.describe()
     try:
-        if attempt.event is None:
-            core.keep(attempt.describe())
-        elif not (attempt.recorded and core.log(ToolInvoked).ends_with(attempt.event)):
+        if not attempt.stored:
+            core.store(event)
+            attempt.stored = True
+        if not (attempt.recorded and core.log(ToolInvoked).ends_with(event)):
             attempt.recorded = True
-            core.keep_in_memory(attempt.event)
+            core.log(ToolInvoked).append(event)
     finally:
         scope.leave()
         if not scope.nested:

@@ -193,9 +193,13 @@ class Core:
         self.deliver(event)
 
     def keep(self, event: object) -> None:
+        self.store(event)
+        self.keep_in_memory(event)
+
+    def store(self, event: object) -> None:
+        """Write to the file of a durable session."""
         if self.storage is not None:
             self.storage.record(type(event), event)
-        self.keep_in_memory(event)
 
     def keep_in_memory(self, event: object) -> None:
         """Append what the storage has already."""

@@ -81,12 +81,31 @@ class _Fixed:
         return lambda: None
 
 
+class _Shared:
+    """The resources of one call together with those it shares with others."""
+
+    __slots__ = ("_own", "_shared")
+
+    def __init__(self, shared: ResourceView, own: ResourceView) -> None:
+        self._shared = shared
+        self._own = own
+
+    @property
+    def built(self) -> tuple[object, ...]:
+        return (*self._shared.built, *self._own.built)
+
+    def observe(self, fn: Callable[[object], None], /) -> Callable[[], None]:
+        return self._shared.observe(fn)
+
+
 def view_of(resources: object) -> ResourceView:
     """The resources to take into a transaction: an opened context, a mapping of instances, one instance, or None."""
     if resources is None:
         return _Fixed(())
     if hasattr(resources, "built") and hasattr(resources, "observe"):
-        return cast("ResourceView", resources)
+        # What a tool call was given: the singletons it shares, and what lives for this call alone.
+        shared = getattr(resources, "context", None)
+        return cast("ResourceView", resources) if shared is None else _Shared(shared, cast("ResourceView", resources))
     if isinstance(resources, Mapping):
         return _Fixed(tuple(cast("Mapping[object, object]", resources).values()))
     return _Fixed((resources,))
