@@ -6,11 +6,8 @@ Decides how an output is cut, and the built-in tool that reads on. A prompt has 
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from typing import Annotated, Final
-
-from annotated_types import Ge, Le
 
 from ..errors import ToolValidationError
 from ..frozen import frozen
@@ -43,15 +40,25 @@ def spill(session: Session, call_id: str, text: str, limit: int) -> str:
     )
 
 
+class _Within:
+    """Bounds, as serde reads them. WHY NOT annotated_types: nothing else here would load it before the first parse."""
+
+    __slots__ = ("ge", "le")
+
+    def __init__(self, ge: int, le: int | None = None) -> None:
+        self.ge = ge
+        self.le = le
+
+
 @frozen
 class ReadArtifact:
     """Which part of a long output to read."""
 
     handle: str
     """The handle that stands where the output was cut."""
-    offset: Annotated[int, Ge(0)] = 0
+    offset: Annotated[int, _Within(0)] = 0
     """How many characters to skip."""
-    limit: Annotated[int, Ge(1), Le(_LONGEST_PAGE)] = _PAGE
+    limit: Annotated[int, _Within(1, _LONGEST_PAGE)] = _PAGE
     """How many characters to read at most."""
 
 
@@ -73,6 +80,8 @@ def _read(params: ReadArtifact, *, context: ToolContext) -> ToolResult[str]:
 
 
 def _known(session: Session, wanted: str) -> str:
+    import difflib
+
     handles = [artifact.handle for artifact in session[Artifact]]
     if not handles:
         return "No output was cut so far; do not retry."

@@ -9,10 +9,10 @@ import inspect
 import re
 from collections.abc import Iterator
 
-_GOOGLE_HEAD = re.compile(r"(Args|Arguments|Parameters|Params):\s*$")
-_GOOGLE_ITEM = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_NUMPY_ITEM = re.compile(r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?$")
-_SPHINX_ITEM = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$")
+_GOOGLE_HEAD = r"(Args|Arguments|Parameters|Params):\s*$"
+_GOOGLE_ITEM = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$"
+_NUMPY_ITEM = r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?$"
+_SPHINX_ITEM = r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$"
 
 
 def first_line(function: object) -> str:
@@ -56,19 +56,19 @@ def _more(first: str, lines: list[str], start: int, indent: int) -> str:
 
 def _sphinx(lines: list[str]) -> Iterator[tuple[str, str]]:
     for at, line in enumerate(lines):
-        match = _SPHINX_ITEM.match(line.strip())
+        match = re.match(_SPHINX_ITEM, line.strip())
         if match:
             yield match[1], _more(match[2], lines, at + 1, _indent(line))
 
 
 def _google(lines: list[str]) -> Iterator[tuple[str, str]]:
     for head, line in enumerate(lines):
-        if not _GOOGLE_HEAD.match(line.strip()):
+        if not re.match(_GOOGLE_HEAD, line.strip()):
             continue
         body = list(_block(lines, head + 1, _indent(line)))
         depth = min((_indent(item) for item in body if item.strip()), default=0)
         for at, item in enumerate(body):
-            match = _GOOGLE_ITEM.match(item.strip()) if _indent(item) == depth else None
+            match = re.match(_GOOGLE_ITEM, item.strip()) if _indent(item) == depth else None
             if match:
                 yield match[1], _more(match[2], body, at + 1, depth)
 
@@ -82,6 +82,6 @@ def _numpy(lines: list[str]) -> Iterator[tuple[str, str]]:
             line = lines[at]
             if re.fullmatch(r"-{3,}", lines[at + 1].strip()) if at + 1 < len(lines) else False:
                 break  # the title of the next part
-            match = _NUMPY_ITEM.match(line.strip()) if line.strip() and _indent(line) == depth else None
+            match = re.match(_NUMPY_ITEM, line.strip()) if line.strip() and _indent(line) == depth else None
             if match:
                 yield match[1], _more("", lines, at + 1, depth)

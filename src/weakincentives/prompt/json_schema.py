@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, cast
 
@@ -309,6 +308,8 @@ def _is_number(value: object) -> bool:
 
 
 def _is_multiple(value: Any, step: Any) -> bool:
+    from fractions import Fraction
+
     # Exactly, on the decimals as they are written: 0.3 is a multiple of 0.1.
     return (Fraction(str(value)) / Fraction(str(step))).denominator == 1
 

@@ -10,7 +10,6 @@ INVARIANTS (tests cite the numbers)
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -532,6 +531,8 @@ _UNUSED: Final = _Store()
 
 
 def _likeness(name: str, wanted: str) -> float:
+    import difflib
+
     return difflib.SequenceMatcher(None, name.lower(), wanted.lower()).ratio()
 
 

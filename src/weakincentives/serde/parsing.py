@@ -436,7 +436,7 @@ class _Compiler:
         return self._after(schema, check)
 
     def _decimal(self, value: Any) -> decimal.Decimal:
-        if type(value) is str and _DECIMAL.fullmatch(value):
+        if type(value) is str and re.fullmatch(_DECIMAL, value):
             return decimal.Decimal(value)
         if type(value) is int:
             return decimal.Decimal(value)
@@ -526,20 +526,21 @@ def ecma_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(out), re.ASCII)
 
 
+# Not compiled here: few programs read them all, and `re` keeps what was used.
 _OFFSET = r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?"
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_DATETIME = re.compile(rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[Tt]{_CLOCK}{_OFFSET}?")
-_TIME = re.compile(rf"{_CLOCK}{_OFFSET}?")
-_DURATION = re.compile(
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_DATETIME = rf"{_DATE}[Tt]{_CLOCK}{_OFFSET}?"
+_TIME = rf"{_CLOCK}{_OFFSET}?"
+_DURATION = (
     r"(?P<sign>-)?P(?=[0-9T])((?P<days>[0-9]{1,8})D)?"
     r"(T(?=[0-9])((?P<hours>[0-9]{1,8})H)?((?P<minutes>[0-9]{1,8})M)?"
     r"((?P<seconds>[0-9]{1,8})(\.(?P<fraction>[0-9]{1,6}))?S)?)?"
 )
-_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_BASE64 = re.compile(r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
-_INTEGER_KEY = re.compile(r"0|-?[1-9][0-9]{0,299}")
+_DECIMAL = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"
+_UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_BASE64 = r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+_INTEGER_KEY = r"0|-?[1-9][0-9]{0,299}"
 
 
 def _whole(value: float) -> int:
@@ -548,8 +549,8 @@ def _whole(value: float) -> int:
     raise ValueError("not a whole number")
 
 
-def _only(pattern: re.Pattern[str], text: str) -> str:
-    if pattern.fullmatch(text) is None:
+def _only(pattern: str, text: str) -> str:
+    if re.fullmatch(pattern, text) is None:
         raise ValueError("not in the expected form")
     return text
 
@@ -559,7 +560,7 @@ def _integer_key(text: str) -> int:
 
 
 def _duration(text: str) -> datetime.timedelta:
-    match = _DURATION.fullmatch(text)
+    match = re.fullmatch(_DURATION, text)
     if match is None:
         raise ValueError("not in the expected form")
     part = {name: int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds")}

@@ -6,7 +6,6 @@ value is never shown. Decides texts only; what is an error is decided by the par
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -349,6 +348,8 @@ def _field_name(path: _Path) -> str:
 
 
 def _unknown(name: str, record: Record) -> str:
+    import difflib
+
     known = list(record.members)
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:

@@ -10,9 +10,9 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import io
 import pathlib
-import pickle
 import types
 import uuid
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def pack(items: Sequence[T]) -> bytes | None:
     alike = plan is not None and all(item.__class__ is cls for item in items)
     try:
         buffer = io.BytesIO()
-        packer = _Packer(buffer, protocol=5)
+        packer = _packer()(buffer)
         # Rows of one class need no word about it each.
         packer.dump((_index(cls), [plan(item) for item in items]) if alike and plan is not None else (-1, list(items)))
         block = buffer.getvalue()
@@ -67,25 +67,34 @@ def pack(items: Sequence[T]) -> bytes | None:
 
 
 def unpack(block: bytes) -> list[Any]:
+    import pickle
+
     index, rows = pickle.loads(block)
     return rows if index < 0 else [_rebuild(index, row) for row in rows]
 
 
-class _Packer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, protocol: int) -> None:
-        super().__init__(file, protocol=protocol)
-        self.doubts: set[type] = set()
+@functools.cache
+def _packer() -> Callable[[io.BytesIO], Any]:
+    """The class that packs. Made when the first block is full: a short session never loads pickle."""
+    import pickle
 
-    def reducer_override(self, obj: object, /) -> Any:
-        cls = type(obj)
-        if cls not in _trusted:
-            self.doubts.add(cls)
-        plan = _plans[cls] if cls in _plans else _plan(cls)
-        if plan is not None:
-            return _rebuild, (_index(cls), plan(obj))
-        if isinstance(obj, type) and "<locals>" in obj.__qualname__:
-            return _class, (_index(obj),)  # a class made inside a function has no address to be found at
-        return NotImplemented
+    class Packer(pickle.Pickler):
+        def __init__(self, file: io.BytesIO) -> None:
+            super().__init__(file, protocol=5)
+            self.doubts: set[type] = set()
+
+        def reducer_override(self, obj: object, /) -> Any:
+            cls = type(obj)
+            if cls not in _trusted:
+                self.doubts.add(cls)
+            plan = _plans[cls] if cls in _plans else _plan(cls)
+            if plan is not None:
+                return _rebuild, (_index(cls), plan(obj))
+            if isinstance(obj, type) and "<locals>" in obj.__qualname__:
+                return _class, (_index(obj),)  # a class made inside a function has no address to be found at
+            return NotImplemented
+
+    return Packer
 
 
 def _plan(cls: type) -> Callable[[Any], Any] | None:
