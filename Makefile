@@ -71,6 +71,8 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu install python3-venv, then retry" >&2; exit 1; }
 	@$(PIP_INSTALL) --upgrade --constraint constraints.txt pip
 	@$(PIP_INSTALL) --constraint constraints.txt --build-constraint constraints.txt $(PROJECT)
+# Also where PYTHONDONTWRITEBYTECODE is set, the sources are not compiled anew by each process.
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 python-is-new-enough:

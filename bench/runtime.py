@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -150,7 +151,12 @@ async def _on_loop(prompt: Prompt[object], session: Session, call: ToolCall) -> 
 
 def _import_time() -> float:
     program = "import time; t = time.perf_counter(); import weakincentives.prompt; print(time.perf_counter() - t)"
-    runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in range(10)]
+    # An installed package has its bytecode; so has this one from the second run on, if it may be written.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+        for _ in range(10)
+    ]
     return min(float(run.stdout) for run in runs) * 1e3
 
 
