@@ -167,25 +167,25 @@ def main() -> None:
     turn = seven_facts()
     for count, bar in ((10, None), (100, 30), (1000, 90)):
         plan = make_plan(count)
-        facts, whole = best(30, 100, from_facts(plan, empty, turn), lambda plan=plan: govern(plan, empty, turn, 5))
+        facts, whole = best(200, 15, from_facts(plan, empty, turn), lambda plan=plan: govern(plan, empty, turn, 5))
         print(f"  7 facts, {count:5d} rules: facts to ruling {facts:6.1f}   govern {whole:6.1f}   bar {bar or '-'}")
     plan = make_plan(100)
     sizes = (1_000, 100_000, 1_000_000)
     holders = [with_facts(plan, size) for size in sizes]
-    times = best(40, 100, *[lambda held=held: govern(plan, held, turn, 5) for held in holders])
+    times = best(200, 15, *[lambda held=held: govern(plan, held, turn, 5) for held in holders])
     for size, figure in zip(sizes, times, strict=True):
         print(f"  after {size:9,d} facts: govern {figure:6.1f}   ratio {figure / times[0]:.2f}   bar 1.20")
     del holders
     body = request_body()
     known = lower(body)
     bytes_time, turn_time = best(
-        30, 100, lambda: govern(plan, empty, lower(body), 5), lambda: govern(plan, empty, known, 5)
+        200, 15, lambda: govern(plan, empty, lower(body), 5), lambda: govern(plan, empty, known, 5)
     )
     print(f"  bytes of a request of {len(body)} B: to ruling {bytes_time:6.1f}   (from the turn {turn_time:.1f})   bar 80")
     text = "The quick brown fox jumps over the lazy dog; nothing to see here. " * 80
     for count in (10, 100):
         patterns = PatternSet([(rf"secret{number}|token-[0-9]+x{number}", True) for number in range(count)])
-        (figure,) = best(30, 100, lambda patterns=patterns: patterns.search(text))
+        (figure,) = best(200, 15, lambda patterns=patterns: patterns.search(text))
         print(f"  {count:4d} text rules: {figure / (len(text) / 1024):5.2f} per KB   bar 5")
 
 

@@ -74,6 +74,8 @@ CONFIDENCES: Final[tuple[str, ...]] = get_args(Confidence)
 EXECUTION_LOCATIONS: Final[tuple[str, ...]] = get_args(ExecutionLocation)
 MARKS: Final[tuple[str, ...]] = get_args(Mark)
 
+_sha256 = hashlib.sha256
+
 VISIBILITY: Final[Mapping[str, Visibility]] = {
     "client": "remote_observed",
     "wardwright": "local_verified",
@@ -196,7 +198,7 @@ def canonical(text: str) -> bytes:
 
 def keyed(key: bytes, data: bytes) -> str:
     """128 bits of SHA-256 over the key's block and the data: half the state is never shown, so nothing can be appended to it."""
-    return hashlib.sha256(key.ljust(64, b"\0") + data).hexdigest()[:32]
+    return _sha256(key.ljust(64, b"\0") + data).hexdigest()[:32]
 
 
 def digest(key: bytes, text: str) -> str:

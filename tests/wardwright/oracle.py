@@ -6,9 +6,9 @@ rules, schemas, budgets and exceptions are left to the cases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from wardwright.facts import ToolFact
 from wardwright.policy import rules as r
@@ -34,12 +34,11 @@ class Entry:
     lapse: bool = False
 
 
-@dataclass
-class Verdict:
-    decision: str = "allow"
-    fired: set[tuple[str, str, tuple[int, ...], bool]] = field(default_factory=set)
-    calls: dict[int, str] = field(default_factory=dict)
-    state: str = ""
+class Verdict(NamedTuple):
+    fired: set[tuple[str, str, tuple[int, ...], bool]]
+    decision: str
+    calls: list[str]
+    state: str
 
 
 def fits(m: r.Matcher, f: ToolFact, denying: bool) -> bool:
@@ -121,7 +120,8 @@ class Oracle:
         return start is not None and inside(rule.window, start, at) and not stale
 
     def judge(self, gate: str, facts: list[ToolFact], user_turns: list[int], now: int) -> Verdict:
-        v, begin = Verdict(), list(self.log)
+        fired: set[tuple[str, str, tuple[int, ...], bool]] = set()
+        begin = list(self.log)
         places = [(self.turn, self.event + sum(not f.repeat for f in facts[: i + 1]), now) for i in range(len(facts))]
         end = places[-1] if places else (self.turn, self.event, now)
         moves: list[tuple[int, int, r.Rule, At]] = []
@@ -133,7 +133,7 @@ class Oracle:
             hosted = index >= 0 and facts[index].source == "provider_event"
             name = "block" if rule.action.name == "deny_call" and hosted else rule.action.name
             live = rule.mode == "enforce"
-            v.fired.add((rule.id, name, () if index < 0 else (index,), live))
+            fired.add((rule.id, name, () if index < 0 else (index,), live))
             if live and rule.action.transition_to:
                 moves.append((-rule.priority, rule.order, rule, at))
             if live and name in ("block", "deny_call", "require_approval") and index >= 0:
@@ -196,31 +196,29 @@ class Oracle:
                 for i in hits:
                     act(rule, i, end)
         move()
-        return self.settle(v, gate, facts, refused, len(begin), end)
-
-    def settle(self, v: Verdict, gate: str, facts: list[ToolFact], refused: set[int], begin: int, end: At) -> Verdict:
-        live = [(self.rules[int(one[0][1:])].action, one[1], one[2]) for one in v.fired if one[3]]
+        # What the findings come to.
+        live = [(self.rules[int(one[0][1:])].action, one[1], one[2]) for one in fired if one[3]]
         effects = {effect for _, effect, _ in live}
         hard = {action.target_model for action, effect, _ in live if effect == "switch_model"}
         routes = [set(action.routes) for action, effect, _ in live if effect == "restrict_routes"]
         allowed = set.intersection(*routes) if routes else hard
         broken = len(hard) > 1 or (bool(routes) and (not allowed or bool(hard - allowed)))
-        v.decision = "block" if broken else next(word for word in ORDER if word in effects or word == "allow")
-        for i, f in enumerate(facts):
-            if gate == "reply" and f.source == "assistant_tool_call":
-                about = {effect for _, effect, which in live if i in which} | {"allow"}
-                v.calls[i] = "block" if v.decision == "block" else next(word for word in ORDER if word in about)
-        statuses = set(v.calls.values())
-        partly = v.decision == "deny_call" and "allow" in statuses and "require_approval" not in statuses
-        through = (v.decision == "allow" or partly) and not (gate == "reply" and (hard or routes))
+        decision = "block" if broken else next(word for word in ORDER if word in effects or word == "allow")
+        calls: list[str] = []
+        for i in [i for i, f in enumerate(facts) if gate == "reply" and f.source == "assistant_tool_call"]:
+            about = {effect for _, effect, which in live if i in which} | {"allow"}
+            calls.append("block" if decision == "block" else next(word for word in ORDER if word in about))
+        partly = decision == "deny_call" and "allow" in calls and "require_approval" not in calls
+        through = (decision == "allow" or partly) and not (gate == "reply" and (hard or routes))
         index = -1
-        for e in self.log[begin:] if gate == "reply" else []:
+        for e in self.log[len(begin) :] if gate == "reply" else []:
             index += e.fact is not None
             e.refused = not through or index in refused
         self.log = [e for e in self.log if not (e.refused and e.state and e.rule is None and not e.lapse)]
-        v.state, self.event = self.state(end, self.log)[0], end[1]
+        self.event = end[1]
+        verdict = Verdict(fired, decision, calls, self.state(end, self.log)[0])
         if through and gate == "reply":
             self.turn += 1
         elif through:
             self.phase = RESULT if [f.phase for f in facts if f.source != "inferred"][-1:] == [RESULT] else "planning"
-        return v
+        return verdict

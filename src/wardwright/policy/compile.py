@@ -647,12 +647,12 @@ class _Compiler:
         for order, child in enumerate(problems.sequence(node)):
             before = len(problems.errors)
             rule = self._rule(child, order, bundle)
-            if rule is None:
-                continue
-            if rule.id in seen:
-                problems.error(child, f"rule id '{rule.id}' is already used at line {seen[rule.id]}")
-            seen[rule.id] = child.line
-            if len(problems.errors) == before:
+            named = child.items().get("id")
+            if named is not None and isinstance(named.value, str):
+                if named.value in seen:
+                    problems.error(child, f"rule id '{named.value}' is already used at line {seen[named.value]}")
+                seen.setdefault(named.value, child.line)
+            if rule is not None and len(problems.errors) == before:
                 rules.append(rule)
         return rules
 

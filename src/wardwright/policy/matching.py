@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
+
+import orjson
 
 from wardwright.catalog import compile_glob, fold
 from wardwright.facts import ToolFact
@@ -98,6 +100,15 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _keys(value: Any) -> int:
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value)
+        return len(entries) + sum([_keys(one) for one in entries.values() if isinstance(one, (dict, list))])
+    if isinstance(value, list):
+        return sum([_keys(one) for one in cast("list[Any]", value)])
+    return 0
+
+
 def _no_constants(text: str) -> Any:
     raise ValueError(f"{text} is no JSON")
 
@@ -109,9 +120,11 @@ def arguments_of(fact: ToolFact) -> Any:
             return UNREADABLE
         try:
             text = fact.arguments
-            fact.parsed = (
-                json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants) if text.strip() else {}
-            )
+            parsed: Any = orjson.loads(text) if text.strip() else cast("dict[str, Any]", {})
+            if _keys(parsed) != text.count(":"):
+                # Every key has a colon. More colons than keys: some are in strings, or a key stands twice.
+                parsed = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+            fact.parsed = parsed
         except (ValueError, RecursionError):
             fact.parsed = UNREADABLE
     return fact.parsed

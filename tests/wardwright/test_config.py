@@ -1,0 +1,102 @@
+"""Files become nodes with places; what cannot be read is refused where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wardwright import compile_plan, load_config
+from wardwright.config import parse_config
+from wardwright.errors import ConfigError
+
+
+def problems(text: str) -> list[str]:
+    """All problems of a text, whether found while reading or while compiling."""
+    with pytest.raises(ConfigError) as caught:
+        compile_plan(parse_config(text, "f.yaml"))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_broken_yaml_has_a_place() -> None:
+    """G10: a syntax error names file, line and column."""
+    assert problems("governance: [\n  {id: a\n")[0].startswith("f.yaml:3:1: $: not valid YAML: ")
+
+
+def test_duplicate_yaml_key_is_refused() -> None:
+    """G10: the second of two equal keys is a problem and names the first."""
+    assert problems("model_id: a\nmodel_id: b\n") == ["f.yaml:2:1: model_id: duplicate key 'model_id', first at line 1"]
+
+
+def test_unknown_top_level_key_suggests_the_right_word() -> None:
+    """G10: a misspelt section is refused with the nearest word."""
+    assert problems("goverance: []\n") == [
+        "f.yaml:1:1: goverance: unknown key 'goverance' (did you mean 'governance'?)"
+    ]
+
+
+def test_empty_file_is_refused() -> None:
+    """G10: nothing is not a config."""
+    assert problems("") == ["f.yaml:1:1: $: the file is empty"]
+
+
+def test_a_list_is_no_config() -> None:
+    """G60: a file is a mapping."""
+    assert problems("- a\n") == ["f.yaml:1:1: $: expected a mapping: a model artifact, or a deployment with 'models'"]
+
+
+def test_unknown_tags_and_merge_keys_are_refused() -> None:
+    """G10: YAML features that hide what a file says are problems."""
+    found = problems("x: &x {a: 1}\nmodel_id: !!python/name:os.system ''\ncapture: {<<: *x}\n")
+    assert any("unsupported YAML tag 'tag:yaml.org,2002:python/name:os.system'" in one for one in found)
+    assert any("merge keys (<<) are not supported; write the keys out" in one for one in found)
+
+
+def test_an_alias_to_itself_is_refused() -> None:
+    """G10: a file that contains itself cannot be read."""
+    assert problems("capture: &a {b: *a}\n") == ["f.yaml:1:10: capture.b: contains itself"]
+
+
+def test_an_unfolding_bomb_is_refused() -> None:
+    """G10: a small file cannot unfold into millions of nodes."""
+    layers = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    layers += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 7)]
+    assert problems("\n".join(layers) + "\n")[-1].endswith("unfolds into too much")
+
+
+def test_dates_stay_text() -> None:
+    """G28: an expiry is read by us, not by YAML, so that a node is always plain JSON."""
+    config = parse_config("capture: {since: 2026-01-01}\n")
+    assert config.root.plain() == {"capture": {"since": "2026-01-01"}}
+
+
+def test_layout_does_not_change_the_hash() -> None:
+    """G32: the content hash is of what a file says."""
+    assert (
+        parse_config("model_id: a\ncapture: {x: 1}\n").content_hash
+        == parse_config("# comment\ncapture:\n  x: 1\nmodel_id: 'a'\n").content_hash
+    )
+
+
+def test_a_deployment_has_several_models(tmp_path: Path) -> None:
+    """G60: one file may hold a list of artifacts beside what they share."""
+    file = tmp_path / "d.yaml"
+    file.write_text(
+        "models:\n  - {model_id: a}\n  - {model_id: b, governance: [{id: r, kind: request_guard, match: x}]}\n"
+    )
+    plan = compile_plan(load_config(file))
+    assert {name: len(part.rules.rules) for name, part in plan.models.items()} == {"a": 0, "b": 1}
+
+
+def test_models_need_different_ids() -> None:
+    """G60: two artifacts with one id are refused."""
+    assert problems("models:\n  - {model_id: a}\n  - {model_id: a}\n") == [
+        "f.yaml:3:5: models[1]: model_id 'a' is already used at line 2"
+    ]
+
+
+def test_a_missing_file_is_a_problem_with_a_name(tmp_path: Path) -> None:
+    """G10: a file that cannot be read is told like any other problem."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "none.yaml")
+    assert str(caught.value.problems[0]).startswith(f"{tmp_path / 'none.yaml'}:1:1: $: cannot be read: ")

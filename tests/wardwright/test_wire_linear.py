@@ -1,0 +1,36 @@
+"""Patterns run in linear time, many at once, and a search that gives up is never taken for no match."""
+
+from __future__ import annotations
+
+import pytest
+
+from wardwright.wire.linear import BadPattern, PatternSet, compile_pattern
+
+
+def test_a_set_finds_each_pattern_with_its_own_case() -> None:
+    """G11: one pass, case per pattern."""
+    patterns = PatternSet([("secret", True), ("Secret", False), ("^a.c$", False)])
+    assert [patterns.search(text) for text in ("SECRET", "a Secret", "abc", "none")] == [[0], [0, 1], [2], []]
+
+
+def test_broken_unicode_is_searched_too() -> None:
+    """G19: a lone surrogate hides nothing."""
+    assert PatternSet([("secret", True)]).search("\ud800 secret") == [0]
+
+
+def test_look_around_is_refused() -> None:
+    """G10: what needs more than linear time is a bad pattern."""
+    with pytest.raises(BadPattern, match="invalid perl operator"):
+        compile_pattern("(?=a)b")
+
+
+def test_a_set_that_gives_up_falls_back_to_single_searches() -> None:
+    """G19: the answer of an engine that failed is not believed."""
+    patterns = PatternSet([("secret", True), ("other", True)])
+
+    class GivesUp:
+        def Match(self, text: bytes) -> list[int]:
+            return []
+
+    patterns._set = GivesUp()
+    assert patterns.search("a SECRET") == [0]
