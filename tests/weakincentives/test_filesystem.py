@@ -34,6 +34,12 @@ class TestInMemory(FilesystemConformance):
         return InMemoryFilesystem
 
 
+def test_only_text_and_bytes_are_content() -> None:
+    """Anything else is the caller's mistake, told as such."""
+    with pytest.raises(TypeError, match=r"^The content of a file is text or bytes, got int\.$"):
+        InMemoryFilesystem().write("a", 5)  # type: ignore[arg-type]
+
+
 class DictFilesystem(Filesystem):
     """The least a user must write: files in a dict, directories by their files or by mkdir."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import given
@@ -143,6 +144,12 @@ def test_impossible_paths_are_refused(given: str, message: str) -> None:
     with pytest.raises(InvalidPathError) as caught:
         normalize(given)
     assert str(caught.value) == message
+
+
+def test_a_path_object_is_no_path() -> None:
+    """Only text names a file; whoever has a path object is told how to pass it."""
+    with pytest.raises(TypeError, match=r"^A path is text, got PurePosixPath\. Pass str\(path\)\.$"):
+        normalize(PurePosixPath("a"))  # type: ignore[arg-type]
 
 
 @given(st.text(alphabet=st.sampled_from("ab./é\u0301~ \\\0\n*-"), max_size=12))

@@ -123,6 +123,23 @@ def test_none_cannot_be_bound() -> None:
     assert str(caught.value) == "None cannot be bound as Plain. Leave the binding out instead."
 
 
+def test_binding_refuses_a_class_for_its_instance() -> None:
+    """Passing the class itself is a slip that would show only when a handler calls a method."""
+    with pytest.raises(ResourceError) as caught:
+        ResourceRegistry.build({Plain: Plain})
+
+    assert str(caught.value) == (
+        "Plain is a class, and an instance of Plain is wanted. "
+        "Pass one, or Binding(Plain, lambda resolver: Plain()) to have it built."
+    )
+
+
+def test_a_class_can_be_a_resource_of_another_type() -> None:
+    """A class may serve as a factory or be bound as what classes are."""
+    with ResourceRegistry.build({type: Plain}).open() as context:
+        assert context.get(type) is Plain
+
+
 def test_build_takes_instances_and_bindings(journal: Journal) -> None:
     """A mapping's value is an instance or a binding."""
     plain = Plain()

@@ -391,6 +391,7 @@ def test_importing_serde_does_not_import_pydantic() -> None:
         (Even, {"number": 3}, "number must be even, got 3"),
         (Any, float("inf"), "must be a finite number, got Infinity"),
         (float, float("nan"), "must be a finite number, got NaN"),
+        (float, 10**400, "must be a finite number, got an integer of more than 60 digits"),
         (Any, object(), "Expected a JSON value, got object"),
         (Any, Color.RED, "Expected a JSON value, got Color"),
         (Any, {1, 2}, "Expected a JSON value, got set"),

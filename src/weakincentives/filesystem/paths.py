@@ -29,6 +29,8 @@ _unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 @lru_cache(maxsize=512)
 def normalize(path: str) -> str:
     """The canonical form of `path`; raises `InvalidPathError` or `PathEscapeError`."""
+    if not isinstance(path, str):
+        raise TypeError(f"A path is text, got {type(path).__name__}. Pass str(path).")
     if len(path) <= MAX_NAME_BYTES and (plain := _plain(path)) is not None:
         return plain[1]
     return _resolve(path)

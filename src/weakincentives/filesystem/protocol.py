@@ -258,8 +258,12 @@ def encoded(path: str, content: str | bytes) -> bytes:
             return content.encode()
         except UnicodeEncodeError as error:
             raise BinaryContentError.writing(normalize(path), error.start) from None
-    # A bytearray or memoryview may change later; what is stored may not.
-    return content if type(content) is bytes else bytes(memoryview(content))
+    if type(content) is bytes:
+        return content
+    try:
+        return bytes(memoryview(content))  # a bytearray may change later; what is stored may not
+    except TypeError:
+        raise TypeError(f"The content of a file is text or bytes, got {type(content).__name__}.") from None
 
 
 def content_digest(content: bytes) -> str:

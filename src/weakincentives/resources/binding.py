@@ -82,6 +82,11 @@ class Binding(Generic[T]):
         """Bind a value that is already built. It is handed out as it is and never closed by us."""
         if value is None:
             raise ResourceError(f"None cannot be bound as {name_of(protocol)}. Leave the binding out instead.")
+        if isinstance(value, type) and protocol in value.__mro__:
+            raise ResourceError(
+                f"{value.__name__} is a class, and an instance of {name_of(protocol)} is wanted. "
+                f"Pass one, or Binding({name_of(protocol)}, lambda resolver: {value.__name__}()) to have it built."
+            )
         return Binding(protocol, Adopted(value))
 
 

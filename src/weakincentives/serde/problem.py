@@ -325,7 +325,8 @@ def _bare(value: object) -> str:
     if isinstance(value, str):
         return repr(_shorten(value))
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return _number(value)
+        shown = _number(value)
+        return f"an integer {shown}" if shown.startswith("of") else shown
     return got(value)
 
 
