@@ -12,8 +12,8 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
-from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from .. import serde
@@ -228,13 +228,14 @@ class AppliedOverrides:
 class LocalPromptOverridesStore:
     """Overrides as JSON files below one folder: `<ns>/<key>/<tag>.json`. Files may be edited by hand."""
 
-    def __init__(self, root: str | Path) -> None:
-        self._root = Path(root)
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.fspath(root)
 
     def resolve(self, ns: str, key: str, tag: str) -> PromptOverride | None:
         path = self._path(ns, key, tag)
         try:
-            raw = path.read_bytes()
+            with open(path, "rb") as file:
+                raw = file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
@@ -252,28 +253,31 @@ class LocalPromptOverridesStore:
     def save(self, override: PromptOverride) -> None:
         path = self._path(override.ns, override.key, override.tag)
         text = json.dumps(serde.dump(override), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder, name = os.path.split(path)
+        os.makedirs(folder, exist_ok=True)
         # A reader sees the old file or the new one, never half of either.
-        draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+        draft = os.path.join(folder, f".{name}.{os.urandom(6).hex()}")
         try:
-            with draft.open("x", encoding="utf-8", newline="\n") as file:
+            with open(draft, "x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
+            os.replace(draft, path)
         finally:
-            draft.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(draft)
 
     def delete(self, ns: str, key: str, tag: str) -> None:
-        self._path(ns, key, tag).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self._path(ns, key, tag))
 
-    def _path(self, ns: str, key: str, tag: str) -> Path:
+    def _path(self, ns: str, key: str, tag: str) -> str:
         for what, word in (("ns", ns), ("key", key), ("tag", tag)):
             if _WORD.fullmatch(word) is None:
                 raise PromptValidationError(
                     f"Overrides cannot be kept under {what} {word!r}: it must match {_WORD.pattern}, as part of a file name."
                 )
-        return self._root / ns / key / f"{tag}.json"
+        return os.path.join(self._root, ns, key, f"{tag}.json")
 
 
 @frozen

@@ -7,27 +7,18 @@ the check runs on every call and only has to catch a handler that returns someth
 from __future__ import annotations
 
 import datetime
-import decimal
 import enum
-import pathlib
+import sys
 import types
 import typing
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Annotated, Any, ForwardRef, Literal, NewType, TypeVar, Union, cast
 
 ValueCheck = Callable[[object], bool]
 
-_SCALARS = (
-    str,
-    enum.Enum,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    decimal.Decimal,
-    uuid.UUID,
-    pathlib.PurePath,
-)
+_SCALARS = (str, enum.Enum, datetime.date, datetime.time, datetime.timedelta)
+# Whoever declares such a result has loaded its module; reading other types must not.
+_RARE_SCALARS = (("decimal", "Decimal"), ("uuid", "UUID"), ("pathlib", "PurePath"))
 
 
 class UnsupportedType(Exception):
@@ -100,7 +91,7 @@ def value_check(tp: Any) -> ValueCheck:
         return lambda value: isinstance(value, dict)
     if not isinstance(cls, type) or issubclass(cls, bytes | bytearray | memoryview):
         raise UnsupportedType(tp)
-    if is_dataclass_type(cls) or issubclass(cls, _SCALARS) or cls is bool:
+    if is_dataclass_type(cls) or _is_scalar(cast("type[object]", cls)) or cls is bool:
         return lambda value: isinstance(value, cls)
     if cls is int:
         return lambda value: isinstance(value, int) and not isinstance(value, bool)
@@ -111,6 +102,11 @@ def value_check(tp: Any) -> ValueCheck:
     if issubclass(cls, Sequence | Set):
         return _items_check(cast("type[Collection[object]]", cls), typing.get_args(tp))
     raise UnsupportedType(tp)
+
+
+def _is_scalar(cls: type[object]) -> bool:
+    rare = (getattr(sys.modules.get(module), name, str) for module, name in _RARE_SCALARS)
+    return issubclass(cls, (*_SCALARS, *rare))
 
 
 def _items_check(cls: type[Collection[object]], arguments: tuple[Any, ...]) -> ValueCheck:

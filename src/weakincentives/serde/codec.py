@@ -10,15 +10,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
-import decimal
 import enum
 import importlib
 import math
-import pathlib
 import sys
 import types
 import typing
-import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,11 +34,7 @@ _MAX_DEPTH = 200
 _TOO_DEEP = f"Cannot store a value that is nested deeper than {_MAX_DEPTH} levels or contains itself"
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _TAG = "$"
-_PATHS: dict[str, type[pathlib.PurePath]] = {
-    "posix": pathlib.PurePosixPath,
-    "windows": pathlib.PureWindowsPath,
-    "local": pathlib.Path,
-}
+_PATHS = {"posix": "PurePosixPath", "windows": "PureWindowsPath", "local": "Path"}
 
 
 class CodecError(ValueError):
@@ -200,13 +193,25 @@ def _encode_other(value: Any, kind: Any, hint: object, redact: bool, path: _Path
             "t": _name_of(kind),
             "v": _encode_items(list(cast("tuple[Any, ...]", value)), None, redact, path),
         }
-    if issubclass(kind, pathlib.PurePath):
-        family = "local" if issubclass(kind, pathlib.Path) else "posix" if "Posix" in kind.__name__ else "windows"
-        return {_TAG: "path", "v": _encode_text(str(cast("object", value))), "k": family}
+    rare = _encode_rare(cast("object", value), kind)
+    if rare is not None:
+        return rare
     raise CodecError(
         f"Cannot store {path_text(path)}: {kind.__module__}.{kind.__qualname__} is not a dataclass, an enum "
         "or a standard value; convert it before it is stored"
     )
+
+
+def _encode_rare(value: object, kind: type) -> dict[str, Any] | None:
+    # Whoever has such a value has loaded its module; storing other values must not.
+    for tag, module, name in (("decimal", "decimal", "Decimal"), ("uuid", "uuid", "UUID")):
+        if kind is getattr(sys.modules.get(module), name, None):
+            return {_TAG: tag, "v": str(value)}
+    pathlib: Any = sys.modules.get("pathlib")
+    if not issubclass(kind, getattr(pathlib, "PurePath", ())):
+        return None
+    family = "local" if issubclass(kind, pathlib.Path) else "posix" if "Posix" in kind.__name__ else "windows"
+    return {_TAG: "path", "v": _encode_text(str(value)), "k": family}
 
 
 def _encode_datetime(value: datetime.datetime) -> dict[str, Any]:
@@ -228,8 +233,6 @@ _WRITERS: dict[Any, Callable[[Any], dict[str, Any]]] = {
     datetime.date: lambda value: {_TAG: "date", "v": value.isoformat()},
     datetime.time: lambda value: {_TAG: "time", "v": value.isoformat()},
     datetime.timedelta: lambda value: {_TAG: "timedelta", "v": [value.days, value.seconds, value.microseconds]},
-    decimal.Decimal: lambda value: {_TAG: "decimal", "v": str(value)},
-    uuid.UUID: lambda value: {_TAG: "uuid", "v": str(value)},
 }
 
 
@@ -327,7 +330,7 @@ def decode(data: Any) -> Any:
         raise CodecError(f"Cannot read a stored value with the tag {tag!r}: it was written by a newer version")
     try:
         return reader(stored)
-    except (KeyError, TypeError, IndexError, decimal.InvalidOperation) as error:
+    except (KeyError, TypeError, IndexError, ArithmeticError) as error:
         raise CodecError(f"Cannot read a stored {tag}: it is damaged ({type(error).__name__}: {error})") from error
 
 
@@ -340,6 +343,24 @@ def _decode_datetime(stored: dict[str, Any]) -> datetime.datetime:
     if "zone" in stored:
         value = value.replace(tzinfo=importlib.import_module("zoneinfo").ZoneInfo(stored["zone"]))
     return value.replace(fold=1) if stored.get("fold") else value
+
+
+def _decode_decimal(stored: dict[str, Any]) -> object:
+    import decimal
+
+    return decimal.Decimal(stored["v"])
+
+
+def _decode_uuid(stored: dict[str, Any]) -> object:
+    import uuid
+
+    return uuid.UUID(stored["v"])
+
+
+def _decode_path(stored: dict[str, Any]) -> object:
+    import pathlib
+
+    return getattr(pathlib, _PATHS[stored["k"]])(decode(stored["v"]))
 
 
 def _decode_enum(stored: dict[str, Any]) -> Any:
@@ -440,9 +461,9 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "date": lambda stored: datetime.date.fromisoformat(stored["v"]),
     "time": lambda stored: datetime.time.fromisoformat(stored["v"]),
     "timedelta": lambda stored: datetime.timedelta(*stored["v"]),
-    "decimal": lambda stored: decimal.Decimal(stored["v"]),
-    "uuid": lambda stored: uuid.UUID(stored["v"]),
-    "path": lambda stored: _PATHS[stored["k"]](decode(stored["v"])),
+    "decimal": _decode_decimal,
+    "uuid": _decode_uuid,
+    "path": _decode_path,
     "enum": _decode_enum,
     "flag": _decode_enum,
     "type": _decode_type,

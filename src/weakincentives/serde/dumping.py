@@ -10,13 +10,12 @@ import base64
 import collections.abc
 import dataclasses
 import datetime
-import decimal
 import enum
 import json
 import math
 import os
+import sys
 import typing
-import uuid
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -150,18 +149,23 @@ def scalar_text(value: object) -> str | None:
             return value.isoformat()
         case datetime.timedelta():
             return _duration_text(value)
-        case decimal.Decimal():
-            if not value.is_finite():
-                raise ValueError(f"Cannot dump {value}: it is not a JSON number")
-            return str(value)
-        case uuid.UUID():
-            return str(value)
         case bytes() | bytearray():
             return base64.b64encode(value).decode()
         case os.PathLike():
             return os.fspath(cast("os.PathLike[str]", value))
         case _:
-            return None
+            return _rare_text(value)
+
+
+def _rare_text(value: object) -> str | None:
+    # Whoever has such a value has loaded its module; dumping other values must not.
+    if isinstance(value, getattr(sys.modules.get("uuid"), "UUID", ())):
+        return str(value)
+    if isinstance(value, getattr(sys.modules.get("decimal"), "Decimal", ())):
+        if not cast("Any", value).is_finite():
+            raise ValueError(f"Cannot dump {value}: it is not a JSON number")
+        return str(value)
+    return None
 
 
 def _duration_text(value: datetime.timedelta) -> str:

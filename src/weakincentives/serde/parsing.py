@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import base64
 import datetime
-import decimal
 import enum
 import functools
 import json
 import math
 import operator
-import pathlib
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
@@ -435,7 +432,9 @@ class _Compiler:
 
         return self._after(schema, check)
 
-    def _decimal(self, value: Any) -> decimal.Decimal:
+    def _decimal(self, value: Any) -> Any:
+        import decimal
+
         if type(value) is str and re.fullmatch(_DECIMAL, value):
             return decimal.Decimal(value)
         if type(value) is int:
@@ -488,6 +487,8 @@ def _holds(compare: Callable[[Any, Any], bool], bound: Any, value: Any) -> bool:
 
 
 def _is_multiple(step: Any, value: Any) -> bool:
+    import decimal
+
     # Through decimal text, so that 0.3 is a multiple of 0.1 as a reader of JSON would say.
     with decimal.localcontext() as context:
         context.prec = 700
@@ -568,13 +569,25 @@ def _duration(text: str) -> datetime.timedelta:
     return -length if match["sign"] else length
 
 
+def _uuid(text: str) -> object:
+    import uuid
+
+    return uuid.UUID(_only(_UUID, text))
+
+
+def _path(text: str) -> object:
+    import pathlib
+
+    return pathlib.Path(text)
+
+
 _FROM_TEXT: dict[str, Callable[[str], Any]] = {
     "datetime": lambda text: datetime.datetime.fromisoformat(_only(_DATETIME, text).upper()),
     "date": lambda text: datetime.date.fromisoformat(_only(_DATE, text)),
     "time": lambda text: datetime.time.fromisoformat(_only(_TIME, text).upper()),
     "duration": _duration,
-    "uuid": lambda text: uuid.UUID(_only(_UUID, text)),
-    "path": pathlib.Path,
+    "uuid": _uuid,
+    "path": _path,
     "bytes": lambda text: base64.b64decode(_only(_BASE64, text), validate=True),
 }
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import datetime
-import decimal
 import enum
 import functools
-import pathlib
 import re
+import sys
 import types
 import typing
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
@@ -235,13 +233,16 @@ _SCALARS: dict[Any, Kind] = {
     datetime.date: "date",
     datetime.time: "time",
     datetime.timedelta: "duration",
-    uuid.UUID: "uuid",
-    decimal.Decimal: "decimal",
-    pathlib.Path: "path",
-    pathlib.PurePath: "path",
-    pathlib.PurePosixPath: "path",
     bytes: "bytes",
 }
+# Whoever uses such a type has loaded its module; reading other types must not.
+_RARE_SCALARS: tuple[tuple[str, str, Kind], ...] = (
+    ("uuid", "UUID", "uuid"),
+    ("decimal", "Decimal", "decimal"),
+    ("pathlib", "Path", "path"),
+    ("pathlib", "PurePath", "path"),
+    ("pathlib", "PurePosixPath", "path"),
+)
 _ARRAYS: dict[Any, ArrayKind] = {
     list: "list",
     tuple: "tuple",
@@ -258,6 +259,15 @@ _TABLES = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _ORDERED: tuple[Kind, ...] = ("integer", "number", "decimal", "datetime", "date", "time", "duration")
 _COUNTED: tuple[Kind, ...] = ("integer", "number", "decimal")
 _KEYS: tuple[Kind, ...] = ("string", "integer", "uuid", "date", "datetime", "path")
+
+
+def _scalar_kind(tp: Any) -> Kind | None:
+    if tp.__hash__ is not None and tp in _SCALARS:
+        return _SCALARS[tp]
+    for module, name, kind in _RARE_SCALARS:
+        if tp is getattr(sys.modules.get(module), name, _SCALARS):
+            return kind
+    return None
 
 
 class _Reader:
@@ -279,8 +289,9 @@ class _Reader:
             return self.node(arguments[0], where)
         if hasattr(tp, "__value__") and hasattr(tp, "__type_params__"):  # `type X = …`
             return self.node(tp.__value__, where)
-        if tp.__hash__ is not None and tp in _SCALARS:
-            return Scalar(_SCALARS[tp])
+        kind = _scalar_kind(tp)
+        if kind is not None:
+            return Scalar(kind)
         if origin is typing.Literal:
             return _literal(arguments, where)
         if origin is typing.Union or origin is types.UnionType:

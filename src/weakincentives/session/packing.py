@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import decimal
 import enum
 import functools
 import io
-import pathlib
 import types
-import uuid
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar, cast
@@ -28,10 +25,6 @@ _trusted: set[type] = {
     datetime.time,
     datetime.timedelta,
     datetime.timezone,
-    decimal.Decimal,
-    uuid.UUID,
-    pathlib.PosixPath,
-    pathlib.PurePosixPath,
     enum.EnumMeta,
     type,
     types.FunctionType,
@@ -75,8 +68,13 @@ def unpack(block: bytes) -> list[Any]:
 
 @functools.cache
 def _packer() -> Callable[[io.BytesIO], Any]:
-    """The class that packs. Made when the first block is full: a short session never loads pickle."""
+    """The class that packs. Made when the first block is full: a short session loads none of this."""
+    import decimal
+    import pathlib
     import pickle
+    import uuid
+
+    _trusted.update((decimal.Decimal, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath))
 
     class Packer(pickle.Pickler):
         def __init__(self, file: io.BytesIO) -> None:

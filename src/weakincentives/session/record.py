@@ -11,12 +11,10 @@ import logging
 import mmap
 import os
 import struct
-import uuid
 import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -46,7 +44,7 @@ class Source:
 
     __slots__ = ("__weakref__", "fd", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self.fd).atexit = False
@@ -81,7 +79,7 @@ class RecordFile:
 
     __slots__ = ("__weakref__", "_broken", "_close", "_fd", "_fsync", "_pid", "body", "end", "header", "path", "source")
 
-    def __init__(self, path: Path, header: dict[str, Any], *, fsync: bool) -> None:
+    def __init__(self, path: str, header: dict[str, Any], *, fsync: bool) -> None:
         self.path = path
         self._fsync = fsync
         self._pid = os.getpid()
@@ -185,11 +183,12 @@ def header_line(header: dict[str, Any]) -> bytes:
     return orjson.dumps({"wink": "session", "format": _FORMAT, **header}) + b"\n"
 
 
-def copy_file(source: Source, body: int, end: int, path: Path, header: dict[str, Any], *, fsync: bool) -> None:
+def copy_file(source: Source, body: int, end: int, path: str, header: dict[str, Any], *, fsync: bool) -> None:
     """Make a file of the records between `body` and `end`, under another header; it appears whole or not at all."""
-    if path.exists():
+    if os.path.exists(path):
         raise SessionStorageError(f"Cannot fork into {path}: the file exists. Choose another path.")
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f".{name}.{os.urandom(16).hex()}")
     try:
         try:
             with open(draft, "xb") as out:
@@ -205,7 +204,7 @@ def copy_file(source: Source, body: int, end: int, path: Path, header: dict[str,
             raise SessionStorageError(f"Cannot fork into {path}: {error.strerror}.") from error
     finally:
         with suppress(OSError):
-            draft.unlink()
+            os.unlink(draft)
     if fsync:
         _sync_folder(path)
 
@@ -222,7 +221,7 @@ def _payload_at(data: mmap.mmap, offset: int, end: int) -> bytes | None:
     return payload if zlib.crc32(payload, length) == checksum else None
 
 
-def _read_header(fd: int, path: Path) -> tuple[dict[str, Any], int] | None:
+def _read_header(fd: int, path: str) -> tuple[dict[str, Any], int] | None:
     """Header and where the records begin; None for a file that is new, or whose making was cut short."""
     head = os.pread(fd, 4096, 0)
     line, newline, _ = head.partition(b"\n")
@@ -242,14 +241,14 @@ def _read_header(fd: int, path: Path) -> tuple[dict[str, Any], int] | None:
     return header, len(line) + 1
 
 
-def _damaged(path: Path, offset: int) -> SessionStorageError:
+def _damaged(path: str, offset: int) -> SessionStorageError:
     return SessionStorageError(
         f"Cannot read {path}: the record at byte {offset} is damaged and more records follow it. "
         "Restore the file from a copy."
     )
 
 
-def _lock(fd: int, path: Path) -> None:
+def _lock(fd: int, path: str) -> None:
     if fcntl is None:  # pragma: no cover
         raise SessionStorageError("Durable sessions need file locks, which this system does not have.")
     try:
@@ -267,8 +266,8 @@ def _write_all(fd: int, data: bytes, offset: int) -> None:
         written += os.pwrite(fd, data[written:], offset + written)
 
 
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path.parent, os.O_RDONLY)
+def _sync_folder(path: str) -> None:
+    fd = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -7,13 +7,12 @@ written through it belongs to that call whatever thread does it, and is refused 
 from __future__ import annotations
 
 import itertools
+import os
 import threading
-import uuid
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Token
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from immutables import Map
@@ -105,7 +104,7 @@ class Storage(CommitLog, Protocol):
 
     def at(self, position: int) -> Session: ...
 
-    def fork(self, position: int | None, path: Path | None) -> Session: ...
+    def fork(self, position: int | None, path: str | None) -> Session: ...
 
     def close(self) -> None: ...
 
@@ -290,7 +289,7 @@ class Session:
     def __init__(
         self, *, session_id: str | None = None, bus: EventBus | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self._core = Core(session_id or uuid.uuid4().hex, bus, clock)
+        self._core = Core(session_id or os.urandom(16).hex(), bus, clock)
         self._binding: Scope | None = None
 
     @classmethod
@@ -399,7 +398,7 @@ class Session:
 
     def clone(self, *, session_id: str | None = None, bus: EventBus | None = None) -> Session:
         """An independent session with the same content and reducers; in memory, whatever this one is."""
-        core = Core(session_id or uuid.uuid4().hex, bus, self.clock)
+        core = Core(session_id or os.urandom(16).hex(), bus, self.clock)
         core.state = Store(self._core.state.view(self.scope), "state")
         core.logs = {cls: log.copy() for cls, log in tuple(self._core.logs.items())}
         core.reducers = dict(self._core.reducers)
@@ -415,7 +414,7 @@ class Session:
 
     @staticmethod
     def open(
-        path: str | Path,
+        path: str | os.PathLike[str],
         *,
         bus: EventBus | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -428,7 +427,7 @@ class Session:
         millisecond per commit. One session at a time may have a file open; `close` releases it. Secret fields are
         stored as `[redacted]`.
         """
-        return _openers[-1](Path(path), session_id, bus, clock, fsync)
+        return _openers[-1](os.fspath(path), session_id, bus, clock, fsync)
 
     @property
     def position(self) -> int:
@@ -439,9 +438,9 @@ class Session:
         """A read-only session as it was after `position` committed operations."""
         return self._durable.at(position)
 
-    def fork(self, position: int | None = None, path: str | Path | None = None) -> Session:
+    def fork(self, position: int | None = None, path: str | os.PathLike[str] | None = None) -> Session:
         """A session that goes on from `position`; durable itself when a path is given."""
-        return self._durable.fork(position, None if path is None else Path(path))
+        return self._durable.fork(position, None if path is None else os.fspath(path))
 
     def attach(self, name: str, files: Attachable) -> None:
         """Keep these files with the session, under a name: one commit covers both, and a fork takes both along.
@@ -499,7 +498,7 @@ class Session:
         self.close()
 
 
-Opener = Callable[[Path, str | None, EventBus | None, Clock, bool], Session]
+Opener = Callable[[str, str | None, EventBus | None, Clock, bool], Session]
 _openers: list[Opener] = []
 
 

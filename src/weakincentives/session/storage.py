@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import threading
-import uuid
 from array import array
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -40,9 +39,9 @@ _RESERVE = 64
 """How many call numbers are set aside at once."""
 
 
-def open_session(path: Path, session_id: str | None, bus: EventBus | None, clock: Clock, fsync: bool) -> Session:
+def open_session(path: str, session_id: str | None, bus: EventBus | None, clock: Clock, fsync: bool) -> Session:
     """The session of the file at `path`, which is made if it is not there."""
-    file = RecordFile(path, {"session_id": session_id or uuid.uuid4().hex}, fsync=fsync)
+    file = RecordFile(path, {"session_id": session_id or os.urandom(16).hex()}, fsync=fsync)
     try:
         stored_id = file.header["session_id"]
         if session_id not in (None, stored_id):
@@ -187,7 +186,7 @@ class SessionLog:
     def at(self, position: int) -> Session:
         return self._past(position).view(self._core)
 
-    def fork(self, position: int | None, path: Path | None) -> Session:
+    def fork(self, position: int | None, path: str | None) -> Session:
         return self._past(position).fork(self._core, path, fsync=self._fsync)
 
     def _past(self, position: int | None) -> _Past:
@@ -431,17 +430,17 @@ class _Past:
             files.store.log = view
         return Session._of(core)
 
-    def fork(self, live: Core, path: Path | None, *, fsync: bool) -> Session:
+    def fork(self, live: Core, path: str | None, *, fsync: bool) -> Session:
         """A session that goes on from here."""
         if path is None:
             replay = self.replay()
-            core = Core(uuid.uuid4().hex, None, live.clock)
+            core = Core(os.urandom(16).hex(), None, live.clock)
             _fill(core, replay)
             core.reducers = live.reducers
             core.attached = self.files(replay, live)
             return Session._of(core)
         origin = {"session_id": self.session_id, "position": len(self.offsets)}
-        header = {"session_id": uuid.uuid4().hex, "forked_from": origin}
+        header = {"session_id": os.urandom(16).hex(), "forked_from": origin}
         copy_file(self.source, self.body, self.end, path, header, fsync=fsync)
         session = open_session(path, None, None, live.clock, fsync)
         core = session._core
@@ -499,7 +498,7 @@ class SessionView:
     def at(self, position: int) -> Session:
         return self._past.before(position).view(self._core)
 
-    def fork(self, position: int | None, path: Path | None) -> Session:
+    def fork(self, position: int | None, path: str | None) -> Session:
         return self._past.before(position).fork(self._core, path, fsync=False)
 
     def close(self) -> None:
