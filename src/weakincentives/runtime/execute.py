@@ -16,6 +16,7 @@ import difflib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -235,10 +236,13 @@ class _Attempt:
                 params = serde.REDACTED
         elif params is not None and serde.has_secrets(type(params)):
             params = serde.redact(params)
+        result = self.result
+        if result is not None and result.value is not None and serde.has_secrets(type(result.value)):
+            result = replace(result, value=serde.redact(result.value))
         self.event = ToolInvoked(
             self.name,
             params,
-            self.result,
+            result,
             self.outcome == "ok",
             self.began_at,
             self.core.clock.monotonic() - self.started,
@@ -526,9 +530,10 @@ async def _approve_result(
         raise
     except Exception as error:  # INVARIANT: what cannot be rendered or recorded did not happen
         _logger.exception("Tool %s succeeded but %s failed", tool.name, doing)
-        detail = str(error) or type(error).__name__
         attempt.fail(
-            "failed", f"Internal error: tool '{tool.name}' succeeded but {doing} failed: {detail}", retryable=False
+            "failed",
+            f"Internal error: tool '{tool.name}' succeeded but {doing} failed: {_said(error)}",
+            retryable=False,
         )
         return
     attempt.text = text
@@ -557,7 +562,7 @@ def _commit(attempt: _Attempt, scope: Scope) -> None:
         if storage is not None:
             storage.unstage()
         if isinstance(error, RollbackError):
-            core.poison = error
+            _poison(attempt, scope, error)
         if isinstance(error, RollbackError) or not isinstance(error, Exception):
             raise
         # INVARIANT: a commit that fails is a failed call; the scope has rolled back already
@@ -616,15 +621,20 @@ def _roll_back(attempt: _Attempt, scope: Scope) -> None:
     try:
         scope.rollback()
     except RollbackError as error:
-        core.poison = error
-        scope.doom_family("A call inside could not be rolled back.")
-        attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
+        _poison(attempt, scope, error)
         raise
     finally:
         if call_ids:
             core.record(TransactionRolledBack(tuple(call_ids), "", attempt.outcome, core.clock.now(), core.session_id))
         if compensations:
             run_all(reversed(compensations), "Undoing an external effect failed")
+
+
+def _poison(attempt: _Attempt, scope: Scope, error: RollbackError) -> None:
+    """Something could not be restored: nothing around this call may be kept, and the session takes no more writes."""
+    attempt.core.poison = error
+    scope.doom_family("A call inside could not be rolled back.")
+    attempt.fail("failed", f"Internal error: {_said(error)}", retryable=False)
 
 
 def _close(attempt: _Attempt, held: Any, driver: Driver) -> Awaitable[None] | None:
