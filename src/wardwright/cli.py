@@ -1,0 +1,586 @@
+"""The `wardwright` command: check, simulate, replay, diff, report, receipts, init.
+
+Every answer can be had as JSON. What is wrong with a file goes to standard error as `file:line:column: path: message`; bad input
+ends with one line and exit code 1, never with a traceback. Decides nothing: each command asks one module and prints what it says.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import orjson
+import typer
+
+from wardwright import receipts as receipt
+from wardwright.archive import ExportedArchive, StoredArchive
+from wardwright.cases import Outcome, load_cases, play
+from wardwright.config import load_config
+from wardwright.errors import ConfigError, Problem, WardwrightError
+from wardwright.policy.compile import Plan, compile_plan
+from wardwright.receipts import FILTERS, Receipt, explain
+from wardwright.replay import Decided, Replay
+from wardwright.replay import diff as compare
+from wardwright.replay import replay as replay_receipts
+from wardwright.report import QUIET_MS
+from wardwright.report import report as report_rules
+from wardwright.simulate import WIRES, Simulation, Surface, read_transcript
+from wardwright.simulate import simulate as run_simulation
+from wardwright.store import ReceiptQuery, Store, export, open_store, verify
+from wardwright.wire.turn import Caller, WireName
+
+app = typer.Typer(
+    name="wardwright",
+    help="Governs the tool calls of models by one policy plan: check it, try it, and ask what it did.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+receipts_app = typer.Typer(help="Reads the receipts of a store.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(receipts_app, name="receipts")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Config = Annotated[Path, typer.Option("--config", help="The plan: a model artifact or a deployment.")]
+Database = Annotated[str, typer.Option("--db", help="A store: a file, or a postgresql:// address.")]
+Exported = Annotated[Path | None, typer.Option("--receipts", help="An export of receipts (NDJSON) instead of a store.")]
+Session = Annotated[str, typer.Option("--session", help="Only this session.")]
+Since = Annotated[
+    str, typer.Option("--since", help="From this time on: 2026-12-31, 2026-12-31T18:00:00Z, or milliseconds.")
+]
+Until = Annotated[str, typer.Option("--until", help="Before this time.")]
+
+
+class BadInput(WardwrightError, ValueError):
+    """Something given on the command line cannot be used."""
+
+
+# check
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="The plan: a model artifact or a deployment.")],
+    cases: Annotated[list[Path] | None, typer.Argument(help="Files of policy cases, or folders of them.")] = None,
+    json: Json = False,
+) -> None:
+    """Validate a plan and play policy cases against it. Exit code 0 when it compiles and every case holds."""
+    try:
+        plan = compile_plan(load_config(file))
+        problems: list[Problem] = list(plan.warnings)
+    except ConfigError as error:
+        plan, problems = None, list(error.problems)
+    outcomes: list[Outcome] = []
+    for path in _case_files(cases or (), file):
+        try:
+            loaded = load_cases(path)
+        except ConfigError as error:
+            problems.extend(error.problems)
+            continue
+        if plan is not None:
+            outcomes.extend(play(plan, case) for case in loaded)
+    for outcome in outcomes:
+        problems.extend(
+            Problem(outcome.case.file, outcome.case.line, 1, outcome.case.name, failure) for failure in outcome.failures
+        )
+    good = not any(problem.severity == "error" for problem in problems)
+    held = sum(not outcome.failures for outcome in outcomes)
+    if json:
+        _print_json(
+            {
+                "ok": good,
+                "plan_hash": None if plan is None else plan.plan_hash,
+                "models": [] if plan is None else list(plan.models),
+                "rules": 0 if plan is None else _rules(plan),
+                "problems": [_problem(problem) for problem in problems],
+                "cases": [
+                    {
+                        "case": outcome.case.name,
+                        "file": outcome.case.file,
+                        "line": outcome.case.line,
+                        "ok": not outcome.failures,
+                        "failures": list(outcome.failures),
+                    }
+                    for outcome in outcomes
+                ],
+            }
+        )
+    else:
+        for problem in problems:
+            _complain(problem)
+        if good and plan is not None:
+            played = f", {held} of {len(outcomes)} cases hold" if outcomes else ""
+            _say(f"{file}: {_rules(plan)} rules for {', '.join(plan.models)}{played}")
+    if not good:
+        raise typer.Exit(1)
+
+
+def _case_files(given: Iterable[Path], plan: Path) -> Iterator[Path]:
+    """Files as given; of a folder every YAML file below it but plans."""
+    for path in given:
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted(one for one in path.rglob("*") if one.suffix in (".yaml", ".yml") and one.is_file())
+        cases = [one for one in found if not one.stem.endswith(".plan") and one.resolve() != plan.resolve()]
+        if not cases:
+            raise BadInput(f"{path}: no policy cases in this folder")
+        yield from cases
+
+
+def _rules(plan: Plan) -> int:
+    return sum(len(receipt.rules_of(part)) for part in plan.models.values())
+
+
+# simulate
+
+
+@app.command()
+def simulate(
+    transcript: Annotated[
+        str, typer.Argument(help="A conversation as JSON in any wire's form; - reads standard input.")
+    ],
+    config: Config,
+    surface: Annotated[
+        str, typer.Option(help="all or phase: compare what the model could call, and run with that surface.")
+    ] = "",
+    wire: Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; found out when not given.")] = "",
+    model: Annotated[str, typer.Option(help="The governed model, when the transcript does not name it.")] = "",
+    session: Annotated[str, typer.Option("--session", help="Name of the session in the simulation.")] = "simulation",
+    step_ms: Annotated[int, typer.Option(min=0, help="Milliseconds between two gates.")] = 0,
+    as_recorded: Annotated[
+        bool, typer.Option("--as-recorded", help="Keep refused calls and their results in later requests.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run a recorded conversation through the gates. Nothing is executed, sent, used up or kept."""
+    plan = compile_plan(load_config(config))
+    found = run_simulation(
+        plan,
+        read_transcript(_read(transcript), cast("WireName", _one_of("--wire", wire, WIRES)) if wire else None),
+        caller=Caller(session_id=session),
+        model=model,
+        now=_now_ms(),
+        step_ms=step_ms,
+        surface=cast("Surface", _one_of("--surface", surface, ("all", "phase"))) if surface else None,
+        as_recorded=as_recorded,
+    )
+    if json:
+        _print_json(found.as_json())
+    else:
+        _say_simulation(found)
+
+
+def _say_simulation(found: Simulation) -> None:
+    for step in found.steps:
+        ruling = step.ruling
+        _say(
+            f"{step.number:>3} {step.gate:<7} {ruling.decision:<16} {_because(ruling.rule_id, ruling.message)}".rstrip()
+        )
+        for finding in ruling.findings:
+            if finding.rule_id != ruling.rule_id:
+                how = "" if finding.enforced and not finding.lifted else f" ({finding.lifted or 'observed'})"
+                _say(f"    {finding.effect} by {finding.rule_id}{how}")
+        if ruling.stripped:
+            _say(f"    hidden: {', '.join(ruling.stripped)}")
+    for row in found.surface:
+        hidden = [name for name in row.all if name not in row.phase_scoped]
+        line = f"surface at {row.step} ({row.phase}): {len(row.phase_scoped)} of {len(row.all)} tools"
+        line += f", without {', '.join(hidden)}" if hidden else ""
+        line += f"; would cost {', '.join(row.blocked)}" if row.blocked else ""
+        _say(line)
+    calls = found.blocked_calls
+    _say(
+        f"{len(found.steps)} gates, {len(calls)} calls refused"
+        + (f", {found.unreached} replies never asked for" if found.unreached else "")
+    )
+
+
+# replay, diff, report
+
+
+@app.command()
+def replay(
+    config: Config,
+    db: Database = "",
+    exported: Exported = None,
+    session: Session = "",
+    since: Since = "",
+    until: Until = "",
+    json: Json = False,
+) -> None:
+    """Re-evaluate stored receipts under another plan."""
+    plan = compile_plan(load_config(config))
+    with _archive(db, exported, session, until) as archive:
+        found = replay_receipts(plan, archive, since_ms=_instant("--since", since) or 0)
+    _print_json(found.as_json()) if json else _say_replay(found, "recorded", "under this plan")
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="The plan that rules now.")],
+    after: Annotated[Path, typer.Argument(help="The plan that might.")],
+    db: Database = "",
+    exported: Exported = None,
+    session: Session = "",
+    since: Since = "",
+    until: Until = "",
+    json: Json = False,
+) -> None:
+    """List what would change for recorded receipts if one plan took the place of another."""
+    old, new = compile_plan(load_config(before)), compile_plan(load_config(after))
+    with _archive(db, exported, session, until) as archive:
+        found = compare(old, new, archive, since_ms=_instant("--since", since) or 0)
+    _print_json(found.as_json()) if json else _say_replay(found, "before", "after")
+
+
+def _say_replay(found: Replay, before: str, after: str) -> None:
+    for change in found.changes:
+        doubt = " (unknown: a rule that acted then cannot be replayed)" if change.verdict == "unknown" else ""
+        _say(f"{change.receipt_id} {change.gate}{doubt}")
+        _say(f"  {before}: {_decided(change.before)}")
+        _say(f"  {after}: {_decided(change.after)}")
+        for flip in change.flips:
+            about = ", ".join(f"{fact.get('namespace', '')}.{fact['name']}" for fact in flip.facts)
+            count = flip.evidence.get("observed_count")
+            side = before if flip.fires == "before" else after
+            _say(
+                f"    {flip.rule_id}: {flip.effect} only {side}"
+                + (f", on {about}" if about else "")
+                + (f", seen {count} times" if count is not None else "")
+            )
+    for one in found.unreplayable:
+        edited = "" if one.changed else " (the same in both plans)"
+        _say(f"not replayed: {one.rule_id} ({one.kind}): {one.missing}{edited}")
+    for note in found.notes:
+        _say(f"note: {note}")
+    counts = found.counts
+    _say(
+        f"{found.receipts} receipts, {found.gates} gates: {counts['same']} the same, {counts['changed']} changed, "
+        f"{counts['unknown']} unknown"
+    )
+
+
+def _decided(decided: Decided) -> str:
+    parts = [decided.decision + (f" by {decided.rule_id}" if decided.rule_id else "")]
+    parts.extend(f"{call_id}: {status}" for call_id, status in decided.calls.items() if status != "allow")
+    if decided.allowed_routes is not None:
+        parts.append(f"routes {', '.join(decided.allowed_routes)}")
+    if decided.model:
+        parts.append(f"model {decided.model}")
+    if decided.prefer:
+        parts.append(f"prefers {', '.join(decided.prefer)}")
+    if decided.withheld:
+        parts.append(f"without {', '.join(decided.withheld)}")
+    return "; ".join(parts)
+
+
+@app.command()
+def report(
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A plan: its rules that never came up are listed too.")
+    ] = None,
+    db: Database = "",
+    exported: Exported = None,
+    session: Session = "",
+    until: Until = "",
+    quiet_ms: Annotated[
+        int, typer.Option(min=1, help="A session that says nothing for so long after a refusal is abandoned.")
+    ] = QUIET_MS,
+    json: Json = False,
+) -> None:
+    """Say per rule what it did: fired, would have, retries that passed, time added, sessions abandoned."""
+    plan = None if config is None else compile_plan(load_config(config))
+    with _archive(db, exported, session, until) as archive:
+        found = report_rules(archive, plan=plan, quiet_ms=quiet_ms)
+    if json:
+        _print_json(found.as_json())
+        return
+    heads = ("rule", "fired", "would have", "refused", "then passed", "waited s", "abandoned", "mean gate us")
+    rows = [
+        (
+            one.rule_id,
+            str(one.fired),
+            str(one.would_have_fired),
+            str(one.refused),
+            str(one.retries_passed),
+            f"{one.waited_ms / 1000:g}",
+            str(one.sessions_abandoned),
+            f"{one.gate_us / one.considered:.0f}" if one.considered else "-",
+        )
+        for one in found.rules
+    ]
+    _say_table(heads, rows)
+    _say(f"{found.receipts} receipts, {found.gates} gates, {found.sessions} sessions")
+
+
+# receipts
+
+
+@receipts_app.command("list")
+def list_receipts(
+    db: Database,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", help=f"NAME=VALUE, may be repeated. Names: {', '.join(FILTERS)}.")
+    ] = None,
+    since: Since = "",
+    until: Until = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    before: Annotated[int | None, typer.Option(help="Continue after this cursor.")] = None,
+    json: Json = False,
+) -> None:
+    """List receipts, newest first."""
+    with _store(db) as store:
+        page = store.receipts(
+            ReceiptQuery(_filters(where), _instant("--since", since), _instant("--until", until), before, limit)
+        )
+    found = [(stored, receipt.load(stored.row.body)) for stored in page.receipts if stored.row.body]
+    if json:
+        _print_json(
+            {
+                "receipts": [{"cursor": stored.cursor, "receipt": body} for stored, body in found],
+                "next_before": page.next_before,
+            }
+        )
+        return
+    _say_table(
+        ("receipt", "time", "session", "model", "status", "decision"),
+        [
+            (
+                body["id"],
+                _time(body["at_ms"]),
+                body.get("caller", {}).get("session_id", ""),
+                body.get("request", {}).get("model", ""),
+                body["final"]["status"],
+                _because(body.get("decision", {}).get("decision", ""), body.get("decision", {}).get("rule_id", "")),
+            )
+            for _, body in found
+        ],
+    )
+    if page.next_before is not None:
+        _say(f"more: --before {page.next_before}")
+
+
+@receipts_app.command("show")
+def show_receipt(
+    receipt_id: Annotated[str, typer.Argument(help="Id of the receipt.")], db: Database, json: Json = False
+) -> None:
+    """Explain one receipt in words."""
+    with _store(db) as store:
+        stored = store.receipt(receipt_id)
+    if stored is None:
+        raise BadInput(f"no receipt {receipt_id!r} in {db}")
+    if not stored.row.body:
+        raise BadInput(f"receipt {receipt_id!r} was erased; its hash was {stored.erased_hash}")
+    body: Receipt = receipt.load(stored.row.body)
+    _print_json(body) if json else _say(explain(body))
+
+
+@receipts_app.command("export")
+def export_receipts(
+    db: Database,
+    where: Annotated[list[str] | None, typer.Option("--where", help="NAME=VALUE, may be repeated.")] = None,
+    since: Since = "",
+    until: Until = "",
+    output: Annotated[Path | None, typer.Option("--output", help="A file; standard output when not given.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="An export is JSON in any case.")] = False,  # noqa: ARG001
+) -> None:
+    """Write receipts as NDJSON, newest first: one line each, byte for byte as stored."""
+    query = ReceiptQuery(_filters(where), _instant("--since", since), _instant("--until", until))
+    with _store(db) as store:
+        if output is None:
+            for line in export(store, query):
+                sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        else:
+            with output.open("wb") as file:
+                file.writelines(export(store, query))
+
+
+@receipts_app.command("verify")
+def verify_receipts(
+    db: Database,
+    key_file: Annotated[
+        list[Path] | None, typer.Option("--key-file", help="A key checkpoints were signed with; may be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Walk every chain of receipts. Exit code 1 when one was changed, removed, moved or cut off."""
+    keys = [_bytes(path) for path in key_file or ()]
+    with _store(db) as store:
+        found = verify(store, keys)
+    if json:
+        _print_json(
+            {
+                "ok": found.good,
+                "receipts": found.receipts,
+                "erased": found.erased,
+                "chains": found.chains,
+                "checkpoints": found.checkpoints,
+                "flaws": [
+                    {"kind": flaw.kind, "writer": flaw.writer, "sequence": flaw.sequence, "message": flaw.message}
+                    for flaw in found.flaws
+                ],
+            }
+        )
+    else:
+        for flaw in found.flaws:
+            typer.echo(str(flaw), err=True)
+        state = "hold" if found.good else f"do not hold: {len(found.flaws)} flaws"
+        _say(f"{found.receipts} receipts in {found.chains} chains {state}")
+    if not found.good:
+        raise typer.Exit(1)
+
+
+# init
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("wardwright.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a commented plan to start from."""
+    text = importlib.resources.files("wardwright").joinpath("starter.yaml").read_text("utf-8")
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise BadInput(f"{file} is there already; --force replaces it") from None
+    _print_json({"file": str(file)}) if json else _say(f"{file} written. Next: wardwright check {file}")
+
+
+# reading what was given
+
+
+@contextmanager
+def _store(where: str) -> Generator[Store]:
+    if not where.startswith(("postgresql://", "postgres://")) and not Path(where).is_file():
+        raise BadInput(f"{where}: no such store")
+    store = open_store(where)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _archive(db: str, exported: Path | None, session: str, until: str) -> Generator[Iterable[Receipt]]:
+    end = _instant("--until", until)
+    if bool(db) == (exported is not None):
+        raise BadInput("give the receipts to read: either --db or --receipts")
+    if exported is not None:
+        yield ExportedArchive(exported, session_id=session, until_ms=end)
+        return
+    with _store(db) as store:
+        yield StoredArchive(store, session_id=session, until_ms=end)
+
+
+def _filters(given: Sequence[str] | None) -> dict[str, Sequence[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in given or ():
+        name, equals, value = entry.partition("=")
+        if not equals or not value:
+            raise BadInput(f"--where {entry!r}: expected NAME=VALUE")
+        found.setdefault(_one_of("--where", name, FILTERS), []).append(value)
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _one_of(option: str, word: str, words: Sequence[str]) -> str:
+    if word not in words:
+        raise BadInput(f"{option} {word!r}: expected one of {', '.join(words)}")
+    return word
+
+
+def _instant(option: str, text: str) -> int | None:
+    if not text:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(
+            f"{option} {text!r}: expected a date (2026-12-31), a time (2026-12-31T18:00:00Z) or milliseconds"
+        ) from None
+    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _read(path: str) -> bytes:
+    return sys.stdin.buffer.read() if path == "-" else _bytes(Path(path))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
+
+
+# saying it
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=str))
+
+
+def _complain(problem: Problem) -> None:
+    message = f"warning: {problem.message}" if problem.severity == "warning" else problem.message
+    typer.echo(f"{problem.file}:{problem.line}:{problem.column}: {problem.path}: {message}", err=True)
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column,
+        "path": problem.path,
+        "message": problem.message,
+        "severity": problem.severity,
+    }
+
+
+def _because(first: str, second: str) -> str:
+    return ": ".join(part for part in (first, second) if part)
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[index]) for row in (heads, *rows)) for index in range(len(heads))]
+    for row in (heads, *rows):
+        _say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point. Whatever is wrong with what was given ends in one line, not in a traceback."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="wardwright")
+    except ConfigError as error:
+        for problem in error.problems:
+            _complain(problem)
+        raise SystemExit(1) from None
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Nothing may be written there any more, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except (WardwrightError, OSError) as error:
+        typer.echo(f"wardwright: {error}", err=True)
+        raise SystemExit(1) from None

@@ -1,0 +1,445 @@
+"""Claims about the `wardwright` command: exit codes, where problems go, and that bad input never ends in a traceback."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from wardwright import compile_plan, load_config, receipts
+from wardwright.cli import main
+from wardwright.history import Delta
+from wardwright.store import SqliteStore, checkpoint
+
+from .test_replay import ALLOW, calls, recorded
+
+PLAN = """\
+governance:
+  - {id: no-shell, kind: tool_selector, action: block, tool: {namespace: shell}}
+"""
+CASES = """\
+- case: shell is blocked
+  given:
+    reply: {tool_calls: [{id: b, name: shell_exec, arguments: {cmd: ls}}]}
+  expect: {ruling: block, rules: [no-shell]}
+"""
+TALK = [
+    {"role": "user", "content": "go"},
+    {"role": "assistant", "tool_calls": [{"id": "a", "name": "browser_open", "arguments": {}}]},
+    {"role": "tool", "tool_call_id": "a", "content": "ok"},
+    {"role": "assistant", "tool_calls": [{"id": "b", "name": "shell_exec", "arguments": {}}]},
+]
+
+
+class Shell:
+    """Runs the command inside this process, in a folder of its own."""
+
+    def __init__(self, folder: Path, capture: Any, monkeypatch: Any) -> None:
+        self.folder = folder
+        self._capture = capture
+        monkeypatch.chdir(folder)
+
+    def file(self, name: str, content: str | bytes) -> str:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return name
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        out, err = self._capture.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    def json(self, *arguments: str) -> Any:
+        code, out, err = self(*arguments, "--json")
+        assert (code, err) == (0, "")
+        return orjson.loads(out)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsysbinary: Any, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    class Decoded:
+        def readouterr(self) -> tuple[str, str]:
+            out, err = capsysbinary.readouterr()
+            return out.decode(), err.decode()
+
+    return Shell(tmp_path, Decoded(), monkeypatch)
+
+
+# check
+
+
+def test_check_says_what_a_good_plan_holds(shell: Shell) -> None:
+    """Exit code 0, nothing on standard error."""
+    assert shell("check", shell.file("plan.yaml", PLAN)) == (0, "plan.yaml: 1 rules for default\n", "")
+
+
+def test_check_puts_every_problem_on_standard_error(shell: Shell) -> None:
+    """G61: `file:line:column: path: message`, all of them, exit code 1."""
+    bad = "governance:\n  - {id: r, kind: tool_selector, action: blok, tool: {namespac: x}}\n"
+
+    code, out, err = shell("check", shell.file("plan.yaml", bad))
+
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "plan.yaml:2:34: governance[0].action: unknown action 'blok' (did you mean 'block'?)",
+        "plan.yaml:2:55: governance[0].tool.namespac: unknown key 'namespac' (did you mean 'namespace'?)",
+    ]
+
+
+def test_check_warns_and_passes(shell: Shell) -> None:
+    """What merely looks odd is told and does no harm."""
+    odd = "state_machine: {initial_state: a, states: [a, b]}\n" + PLAN
+
+    code, _, err = shell("check", shell.file("plan.yaml", odd))
+
+    assert code == 0
+    assert ": warning: " in err
+
+
+def test_check_plays_cases_from_files_and_folders(shell: Shell) -> None:
+    """A folder gives every case file below it; plans among them are left alone."""
+    shell.file("plan.yaml", PLAN)
+    shell.file("cases/one.yaml", CASES)
+    shell.file("cases/two.yml", CASES)
+    shell.file("cases/other.plan.yaml", PLAN)
+
+    assert shell("check", "plan.yaml", "cases", "cases/one.yaml") == (
+        0,
+        "plan.yaml: 1 rules for default, 3 of 3 cases hold\n",
+        "",
+    )
+
+
+def test_check_fails_when_a_case_does_not_hold(shell: Shell) -> None:
+    """The case is named with its place and what was expected."""
+    shell.file("plan.yaml", PLAN)
+    shell.file("cases.yaml", CASES.replace("ruling: block", "ruling: allow"))
+
+    code, out, err = shell("check", "plan.yaml", "cases.yaml")
+
+    assert (code, out) == (1, "")
+    assert err.startswith("cases.yaml:1:1: shell is blocked: ruling: expected 'allow', got 'block'")
+
+
+def test_check_refuses_unknown_keys_of_cases(shell: Shell) -> None:
+    """G62: a misspelt key would make a case that proves nothing."""
+    shell.file("plan.yaml", PLAN)
+    shell.file("cases.yaml", CASES.replace("expect:", "expects:"))
+
+    code, _, err = shell("check", "plan.yaml", "cases.yaml")
+
+    assert code == 1
+    assert "unknown key 'expects' (did you mean 'expect'?)" in err
+
+
+def test_check_tells_all_as_json(shell: Shell) -> None:
+    """Plan, problems and cases in one object on standard output, with the same exit code."""
+    shell.file("plan.yaml", PLAN)
+    shell.file("cases.yaml", CASES)
+
+    told = shell.json("check", "plan.yaml", "cases.yaml")
+    code, out, _ = shell("check", shell.file("bad.yaml", "governance: 3\n"), "--json")
+
+    assert (told["ok"], told["rules"], told["cases"][0]["ok"]) == (True, 1, True)
+    assert told["plan_hash"] == compile_plan(load_config(PLAN)).plan_hash
+    assert (code, orjson.loads(out)["ok"], orjson.loads(out)["problems"][0]["line"]) == (1, False, 1)
+
+
+# simulate
+
+
+def test_simulate_says_what_each_gate_would_rule(shell: Shell) -> None:
+    """One line per gate with its rule and message, and how many calls were refused."""
+    shell.file("plan.yaml", PLAN)
+    shell.file("talk.json", orjson.dumps(TALK))
+
+    code, out, err = shell("simulate", "--config", "plan.yaml", "talk.json")
+
+    assert (code, err) == (0, "")
+    assert [line.split()[:3] for line in out.splitlines()[:4]] == [
+        ["1", "request", "allow"],
+        ["2", "reply", "allow"],
+        ["3", "request", "allow"],
+        ["4", "reply", "block"],
+    ]
+    assert out.splitlines()[-1] == "4 gates, 1 calls refused"
+
+
+def test_simulate_reads_standard_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dash is where a pipe ends."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(orjson.dumps(TALK))))
+
+    told = shell.json("simulate", "--config", shell.file("plan.yaml", PLAN), "-")
+
+    assert told["blocked_calls"][0]["rules"] == ["no-shell"]
+
+
+def test_simulate_compares_surfaces(shell: Shell) -> None:
+    """`--surface phase` says what the narrow surface is, and what it costs."""
+    plan = (
+        "governance:\n  - {id: r, kind: allowed_tools, phase: result_interpretation, allowed_tools: [{name: open}]}\n"
+    )
+    shell.file("talk.json", orjson.dumps(TALK))
+
+    _, out, _ = shell("simulate", "--config", shell.file("plan.yaml", plan), "--surface", "phase", "talk.json")
+
+    assert (
+        "surface at 3 (result_interpretation): 1 of 2 tools, without shell_exec; would cost shell_exec"
+        in out.splitlines()
+    )
+
+
+# replay, diff, report
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> str:
+    """A store with three exchanges; the last two call the shell."""
+    store = SqliteStore(tmp_path / "store.db", upkeep=False)
+    for receipt in recorded(ALLOW, calls("browser_open"), calls("shell_exec"), calls("shell_exec")):
+        store.commit(Delta(receipt["at_ms"]), receipts.record(receipt))
+    store.close()
+    return "store.db"
+
+
+def test_replay_names_what_changes(shell: Shell, stored: str) -> None:
+    """Receipt, gate, both rulings, and the rule with the fact it acted on."""
+    code, out, err = shell("replay", "--config", shell.file("plan.yaml", PLAN), "--db", stored)
+
+    assert (code, err) == (0, "")
+    assert out.splitlines()[:4] == [
+        "r2 reply",
+        "  recorded: allow",
+        "  under this plan: block by no-shell; shell_exec-0: block",
+        "    no-shell: block only under this plan, on shell.exec",
+    ]
+    assert out.splitlines()[-1] == "3 receipts, 6 gates: 4 the same, 2 changed, 0 unknown"
+
+
+def test_replay_names_the_rules_it_left_out(shell: Shell, stored: str) -> None:
+    """A text rule cannot be replayed, and is said to be."""
+    plan = "governance:\n  - {id: words, kind: request_guard, match: secret}\n"
+
+    _, out, _ = shell("replay", "--config", shell.file("plan.yaml", plan), "--db", stored)
+
+    assert "not replayed: words (request_guard): text is not kept" in out.splitlines()
+
+
+def test_replay_can_be_narrowed_in_time_and_to_a_session(shell: Shell, stored: str) -> None:
+    """Earlier receipts still count; later ones and other sessions are not read."""
+    shell.file("plan.yaml", PLAN)
+
+    late = shell.json("replay", "--config", "plan.yaml", "--db", stored, "--since", "3000")
+    early = shell.json("replay", "--config", "plan.yaml", "--db", stored, "--until", "1970-01-01T00:00:02Z")
+    other = shell.json("replay", "--config", "plan.yaml", "--db", stored, "--session", "other")
+
+    assert [told["gates"] for told in (late, early, other)] == [2, 2, 0]
+
+
+def test_diff_compares_two_plans(shell: Shell, stored: str) -> None:
+    """Over a store, or over an export of it."""
+    shell.file("old.yaml", PLAN)
+    shell.file("new.yaml", PLAN.replace("block", "deny_call"))
+    shell("receipts", "export", "--db", stored, "--output", "x.ndjson")
+
+    code, out, _ = shell("diff", "old.yaml", "new.yaml", "--db", stored)
+    told = shell.json("diff", "old.yaml", "new.yaml", "--receipts", "x.ndjson")
+
+    assert code == 0
+    assert "  before: block by no-shell; shell_exec-0: block" in out
+    assert "  after: deny_call by no-shell; shell_exec-0: deny_call" in out
+    assert told["counts"] == {"same": 4, "changed": 2, "unknown": 0}
+
+
+def test_report_says_per_rule_what_it_did(shell: Shell, stored: str) -> None:
+    """A table for people, the same as JSON; with a plan also the rules that never came up."""
+    code, out, _ = shell("report", "--db", stored, "--config", shell.file("plan.yaml", PLAN))
+    told = shell.json("report", "--db", stored)
+
+    assert code == 0
+    assert out.splitlines()[0].split() == (
+        [
+            "rule",
+            "fired",
+            "would",
+            "have",
+            "refused",
+            "then",
+            "passed",
+            "waited",
+            "s",
+            "abandoned",
+            "mean",
+            "gate",
+            "us",
+        ]
+    )
+    assert any(line.startswith("no-shell") for line in out.splitlines())
+    assert (told["receipts"], told["gates"], told["sessions"]) == (3, 6, 1)
+
+
+# receipts
+
+
+def test_receipts_are_listed_newest_first_and_paged(shell: Shell, stored: str) -> None:
+    """A page says how to get the next one."""
+    code, out, _ = shell("receipts", "list", "--db", stored, "--limit", "2")
+
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["r3", "r2"]
+    cursor = out.splitlines()[3].split()[-1]
+    assert shell("receipts", "list", "--db", stored, "--before", cursor)[1].splitlines()[1].startswith("r1")
+
+
+def test_receipts_are_found_by_filters(shell: Shell, stored: str) -> None:
+    """Filters are joined; the names are those of the receipts."""
+    told = shell.json(
+        "receipts", "list", "--db", stored, "--where", "tool_namespace=shell", "--where", "status=released"
+    )
+
+    assert [one["receipt"]["id"] for one in told["receipts"]] == ["r3", "r2"]
+
+
+def test_a_receipt_is_explained(shell: Shell, stored: str) -> None:
+    """In words, or whole as JSON."""
+    code, out, _ = shell("receipts", "show", "r2", "--db", stored)
+
+    assert code == 0
+    assert out.startswith("Receipt r2 for session_id s.\n")
+    assert shell.json("receipts", "show", "r2", "--db", stored)["id"] == "r2"
+
+
+def test_an_export_is_ndjson(shell: Shell, stored: str) -> None:
+    """One line per receipt on standard output."""
+    code, out, _ = shell("receipts", "export", "--db", stored, "--json")
+
+    assert code == 0
+    assert [orjson.loads(line)["id"] for line in out.splitlines()] == ["r3", "r2", "r1"]
+
+
+def test_verify_holds_and_finds_what_does_not(shell: Shell, stored: str) -> None:
+    """Exit code 1 and the flaw on standard error when a receipt was changed; checkpoints need their key."""
+    key = b"0123456789abcdef"
+    store = SqliteStore(shell.folder / stored, upkeep=False)
+    checkpoint(store, 5000, key)
+    store.close()
+
+    good = shell.json("receipts", "verify", "--db", stored, "--key-file", shell.file("key", key))
+    code, out, err = shell("receipts", "verify", "--db", stored, "--key-file", shell.file("wrong", b"another key"))
+
+    assert (good["ok"], good["receipts"], good["checkpoints"]) == (True, 3, 1)
+    assert (code, out) == (1, "3 receipts in 1 chains do not hold: 1 flaws\n")
+    assert "checkpoint" in err
+
+
+# init
+
+
+def test_the_starter_plan_compiles_without_a_word(shell: Shell) -> None:
+    """What `init` writes is a plan that checks cleanly."""
+    assert shell("init") == (0, "wardwright.yaml written. Next: wardwright check wardwright.yaml\n", "")
+    assert shell("check", "wardwright.yaml") == (0, "wardwright.yaml: 5 rules for coding-balanced\n", "")
+
+
+def test_the_starter_plan_does_what_its_comments_say(shell: Shell) -> None:
+    """After a page nothing irreversible, and an unknown tool is not trusted either."""
+    shell("init", "plan.yaml")
+    shell.file("talk.json", orjson.dumps(TALK))
+
+    told = shell.json("simulate", "--config", "plan.yaml", "talk.json")
+
+    assert told["blocked_calls"][0]["rules"] == ["no-irreversible-while-reviewing"]
+
+
+def test_init_replaces_nothing_unasked(shell: Shell) -> None:
+    """A plan somebody wrote is not lost."""
+    shell.file("wardwright.yaml", "mine")
+
+    assert shell("init") == (1, "", "wardwright: wardwright.yaml is there already; --force replaces it\n")
+    assert shell.json("init", "--force") == {"file": "wardwright.yaml"}
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check", "none.yaml"), "none.yaml:1:1: $: cannot be read: [Errno 2] No such file or directory: 'none.yaml'"),
+        (("check", "plan.yaml", "empty"), "wardwright: empty: no policy cases in this folder"),
+        (("simulate", "--config", "plan.yaml", "none"), "wardwright: none: cannot be read: No such file or directory"),
+        (("simulate", "--config", "plan.yaml", "bad.json"), "wardwright: the transcript is not JSON:"),
+        (
+            ("simulate", "--config", "plan.yaml", "--surface", "some", "talk.json"),
+            "wardwright: --surface 'some': expected one of all, phase",
+        ),
+        (
+            ("simulate", "--config", "plan.yaml", "--wire", "morse", "talk.json"),
+            "wardwright: --wire 'morse': expected one of chat_completions, responses, anthropic, mcp",
+        ),
+        (("simulate", "--config", "broken.yaml", "talk.json"), "broken.yaml:1:1: $: expected a mapping"),
+        (("replay", "--config", "plan.yaml"), "wardwright: give the receipts to read: either --db or --receipts"),
+        (("replay", "--config", "plan.yaml", "--db", "none.db"), "wardwright: none.db: no such store"),
+        (
+            ("replay", "--config", "plan.yaml", "--receipts", "bad.json"),
+            "wardwright: bad.json:1: not a line of a receipts export",
+        ),
+        (
+            ("report", "--db", "store.db", "--until", "soon"),
+            "wardwright: --until 'soon': expected a date (2026-12-31), a time (2026-12-31T18:00:00Z) or milliseconds",
+        ),
+        (("receipts", "show", "r9", "--db", "store.db"), "wardwright: no receipt 'r9' in store.db"),
+        (
+            ("receipts", "list", "--db", "store.db", "--where", "colour=red"),
+            "wardwright: --where 'colour': expected one of tool_namespace,",
+        ),
+        (
+            ("receipts", "list", "--db", "store.db", "--where", "rule"),
+            "wardwright: --where 'rule': expected NAME=VALUE",
+        ),
+        (("receipts", "list", "--db", "plan.yaml"), "wardwright: store"),
+    ],
+)
+def test_bad_input_ends_with_one_line(shell: Shell, stored: str, arguments: tuple[str, ...], message: str) -> None:
+    """Exit code 1, what was wrong on standard error, and no traceback."""
+    shell.file("plan.yaml", PLAN)
+    shell.file("broken.yaml", "- 3\n")
+    shell.file("talk.json", orjson.dumps(TALK))
+    shell.file("bad.json", "{")
+    (shell.folder / "empty").mkdir()
+
+    code, out, err = shell(*arguments)
+
+    assert (code, out) == (1, "")
+    assert err.startswith(message)
+    assert len(err.splitlines()) == 1
+
+
+def test_a_missing_option_is_a_usage_error(shell: Shell) -> None:
+    """Exit code 2, as for any command line."""
+    code, _, err = shell("simulate", "talk.json")
+
+    assert code == 2
+    assert "--config" in err
+
+
+def test_it_runs_as_a_program(shell: Shell) -> None:
+    """The installed command and `main` are the same."""
+    shell.file("plan.yaml", PLAN)
+
+    run = subprocess.run(
+        [sys.executable, "-c", "from wardwright.cli import main; main()", "check", "plan.yaml"],
+        capture_output=True,
+        text=True,
+        cwd=shell.folder,
+        check=True,
+    )
+
+    assert run.stdout == "plan.yaml: 1 rules for default\n"
