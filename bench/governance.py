@@ -5,6 +5,7 @@ Best of several interleaved rounds; the bars are printed beside the figures. Run
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +36,11 @@ def make_plan(count: int) -> Plan:
         common: dict[str, object] = {"id": f"r{number}"}
         match number % 6:
             case 0:
-                rule = {"kind": "tool_selector", "action": "annotate", "tool": {"namespace": namespace, "risk_class": "write"}}
+                rule = {
+                    "kind": "tool_selector",
+                    "action": "annotate",
+                    "tool": {"namespace": namespace, "risk_class": "write"},
+                }
             case 1:
                 rule = {
                     "kind": "tool_loop_threshold",
@@ -47,7 +52,10 @@ def make_plan(count: int) -> Plan:
                 rule = {
                     "kind": "tool_sequence",
                     "after": {"tool": {"namespace": namespace, "phase": "result_interpretation"}},
-                    "then": {"action": "deny_call", "tool": {"namespace": f"ns{(number * 7) % 97}", "phase": "planning"}},
+                    "then": {
+                        "action": "deny_call",
+                        "tool": {"namespace": f"ns{(number * 7) % 97}", "phase": "planning"},
+                    },
                     "until": {"user_turn": True},
                 }
             case 3:
@@ -70,7 +78,15 @@ def make_plan(count: int) -> Plan:
                     "tool": {"namespace": namespace, "arguments": {"/path": {"glob": "/etc/*"}}, "phase": "planning"},
                 }
         rules.append(common | rule)
-    rules.append({"id": "lock", "kind": "tool_selector", "action": "transition", "transition_to": "locked", "tool": {"namespace": "never"}})
+    rules.append(
+        {
+            "id": "lock",
+            "kind": "tool_selector",
+            "action": "transition",
+            "transition_to": "locked",
+            "tool": {"namespace": "never"},
+        }
+    )
     document = {
         "state_machine": {"initial_state": "active", "states": [{"id": "active"}, {"id": "locked"}]},
         "governance": rules,
@@ -80,8 +96,16 @@ def make_plan(count: int) -> Plan:
 
 def seven_facts() -> Turn:
     """A reply with seven calls."""
-    names = ("browser_open", "shell_exec", "mcp__github__create_issue", "read_file", "ns3.tool1", "ns11.tool5", "ns42.tool9")
-    items = [CallItem(f"call_{n}", name, '{"path":"/home/me/notes.txt","n":%d}' % n) for n, name in enumerate(names)]
+    names = (
+        "browser_open",
+        "shell_exec",
+        "mcp__github__create_issue",
+        "read_file",
+        "ns3.tool1",
+        "ns11.tool5",
+        "ns42.tool9",
+    )
+    items = [CallItem(f"call_{n}", name, f'{{"path":"/home/me/notes.txt","n":{n}}}') for n, name in enumerate(names)]
     return Turn("reply", "chat_completions", "m", items, caller=CALLER)
 
 
@@ -96,14 +120,19 @@ def request_body() -> bytes:
         arguments = orjson.dumps({"path": f"/home/me/{number}.txt", "mode": "r"}).decode()
         call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "The content of the file, line by line. " * 12})
+        messages.append(
+            {"role": "tool", "tool_call_id": f"c{number}", "content": "The content of the file, line by line. " * 12}
+        )
     tools = [
         {
             "type": "function",
             "function": {
                 "name": name,
                 "description": "Does one thing well.",
-                "parameters": {"type": "object", "properties": {"path": {"type": "string"}, "mode": {"type": "string"}}},
+                "parameters": {
+                    "type": "object",
+                    "properties": {"path": {"type": "string"}, "mode": {"type": "string"}},
+                },
             },
         }
         for name in [*names, "shell_exec", "write_file", "send_email"]
@@ -162,6 +191,9 @@ def from_facts(plan: Plan, registers: Registers, turn: Turn) -> Callable[[], obj
 
 def main() -> None:
     """Prints every figure with its bar."""
+    gc.collect()
+    gc.freeze()  # as the server does once it has started
+    gc.set_threshold(50_000, 50, 100)
     print("governance: microseconds per decision (best of interleaved rounds)")
     empty = Registers(key=KEY)
     turn = seven_facts()
@@ -181,7 +213,24 @@ def main() -> None:
     bytes_time, turn_time = best(
         200, 15, lambda: govern(plan, empty, lower(body), 5), lambda: govern(plan, empty, known, 5)
     )
-    print(f"  bytes of a request of {len(body)} B: to ruling {bytes_time:6.1f}   (from the turn {turn_time:.1f})   bar 80")
+    print(
+        f"  bytes of a request of {len(body)} B: to ruling {bytes_time:6.1f}   (from the turn {turn_time:.1f})   bar 80"
+    )
+    registers = apply(empty, govern(plan, empty, lower(body), 5)[1])
+    registers = apply(registers, govern(plan, registers, seven_facts(), 6)[1])
+    document = orjson.loads(body)
+    call = {
+        "id": "call_0",
+        "type": "function",
+        "function": {"name": "browser_open", "arguments": '{"path":"/home/me/notes.txt","n":0}'},
+    }
+    document["messages"] += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_0", "content": "one more page"},
+    ]
+    longer = orjson.dumps(document)
+    (figure,) = best(200, 15, lambda: govern(plan, registers, lower(longer), 7))
+    print(f"  the next request of that session, {len(longer)} B, one new result: to ruling {figure:6.1f}")
     text = "The quick brown fox jumps over the lazy dog; nothing to see here. " * 80
     for count in (10, 100):
         patterns = PatternSet([(rf"secret{number}|token-[0-9]+x{number}", True) for number in range(count)])

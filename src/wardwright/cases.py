@@ -39,6 +39,7 @@ from wardwright.wire.turn import (
 START_MS: Final = 1_000_000_000_000
 """When a case begins unless it says `at`, which counts from here."""
 
+_NOTHING: Final[Mapping[str, Any]] = {}
 CASE_KEYS: Final = ("description",)
 GIVEN_KEYS: Final = (
     "transcript",
@@ -174,11 +175,7 @@ def _check_given(node: Node, problems: Problems, keys: Sequence[str]) -> None:
     if "result" in given:
         problems.mapping(given["result"], ("tool_call_id", "content"), ("is_error", "name", "arguments"))
     for fact in problems.sequence(given["facts"]) if "facts" in given else ():
-        problems.mapping(
-            fact,
-            ("namespace", "name"),
-            (*(key for key in STORED_FIELDS if key not in ("namespace", "name")), "arguments", "content"),
-        )
+        problems.mapping(fact, ("namespace", "name"), (*STORED_FIELDS[2:], "arguments", "content"))
     if "caller" in given:
         problems.mapping(given["caller"], (), CALLER_KEYS)
 
@@ -303,7 +300,8 @@ def play(plan: Plan, case: Case) -> Outcome:
 
 
 def _caller(given: Mapping[str, Any]) -> Caller:
-    return Caller(**{"session_id": "case", **{key: str(value) for key, value in (given.get("caller") or {}).items()}})
+    named: Mapping[str, Any] = given.get("caller") or _NOTHING
+    return Caller(**{"session_id": "case", **{key: str(value) for key, value in named.items()}})
 
 
 def _begin(plan: Plan, outcome: Outcome, given: Mapping[str, Any]) -> None:
@@ -358,20 +356,13 @@ def _step(plan: Plan, outcome: Outcome, given: Mapping[str, Any]) -> None:
     caller = _caller(given)
     if given.get("facts") is not None:
         facts = _facts(given["facts"])
-        gate = (
-            "reply"
-            if facts and all(fact.source == "assistant_tool_call" for fact in facts) and given.get("transcript") is None
-            else "request"
-        )
-        turn = _turn(gate, given, caller)
+        calls = bool(facts) and all(fact.source == "assistant_tool_call" for fact in facts)
+        turn = _turn("reply" if calls else "request", given, caller)
         outcome.ruling, delta = judge(plan, outcome.registers, turn, facts, now)
         outcome.registers = apply(outcome.registers, delta)
-    if given.get("transcript") is not None or (
-        given.get("tools") is not None
-        and given.get("reply") is None
-        and given.get("facts") is None
-        and given.get("result") is None
-    ):
+        return
+    alone = given.get("tools") is not None and given.get("reply") is None and given.get("result") is None
+    if given.get("transcript") is not None or alone:
         turn = _turn("request", given, caller)
         turn.items = transcript_items(given.get("transcript") or ())
         turn.tool_choice = _choice(given.get("tool_choice"))
@@ -456,19 +447,16 @@ def compare(ruling: Ruling, expect: Mapping[str, Any]) -> list[str]:
         if name in expect:
             value: Any = expect[name]
             if name == "conflicts":
-                value = [sorted(one) for one in value]
-            differ(
-                name,
-                sorted(value)
-                if isinstance(value, list) and isinstance(got, list) and name not in ("prefer", "bundles", "reminders")
-                else value,
-                got,
-            )
+                value = sorted(sorted(one) for one in value)
+            elif isinstance(value, list) and name not in ("prefer", "bundles", "reminders"):
+                value = sorted(cast("list[str]", value))
+            differ(name, value, got)
     if "message" in expect and expect["message"] not in ruling.message:
         failures.append(f"message: expected {expect['message']!r} in {ruling.message!r}")
     if "facts" in expect:
         failures.extend(_facts_differ(ruling, expect["facts"]))
-    for rule_id, values in (expect.get("evidence") or {}).items():
+    evidence: Mapping[str, Mapping[str, Any]] = expect.get("evidence") or _NOTHING
+    for rule_id, values in evidence.items():
         got_evidence = next((finding.evidence for finding in ruling.findings if finding.rule_id == rule_id), None)
         if got_evidence is None:
             failures.append(f"evidence: no finding of rule '{rule_id}'")

@@ -244,7 +244,10 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
         return entries
     if not through:
         return {name: entry if entry.refused else entry._replace(refused=True) for name, entry in entries.items()}
-    return {name: entry._replace(refused=False) if entry.refused else entry for name, entry in entries.items()}
+    for name, entry in entries.items():
+        if entry.refused:
+            entries[name] = entry._replace(refused=False)
+    return entries
 
 
 __all__ = ["govern", "judge", "model_plan", "passes", "scopes_of"]

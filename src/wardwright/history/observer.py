@@ -56,6 +56,8 @@ class Surface:
     digest: str
     facts: tuple[ToolFact, ...]
     by_name: Mapping[str, DeclaredTool]
+    pins: dict[RegisterKey, RegisterValue | None] = field(default_factory=dict[RegisterKey, RegisterValue | None])
+    """What a session that sees its first surface pins."""
     content: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     """The definitions as they came, to know the surface again."""
     judged: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -231,7 +233,11 @@ class Observer:
             fact.definition_hash = hashlib.sha256(orjson.dumps(tool)).hexdigest()[:32]
             fact.schema = tool.schema
             facts.append(fact)
-        return Surface(name, tuple(facts), by_name)
+        pins: dict[RegisterKey, RegisterValue | None] = {
+            (SURFACE, f"d:{fact.raw_name}"): (fact.definition_hash,) for fact in facts
+        }
+        pins[(SURFACE, "")] = (len(facts),)
+        return Surface(name, tuple(facts), by_name, pins)
 
     def _fact(
         self, identity: Identity, raw_name: str, source: Source, phase: Phase, location: ExecutionLocation
@@ -357,10 +363,14 @@ class Observer:
             missing = [call_id for call_id in head.last_ids if call_id not in calls]
             seen.notes.append("omitted" if missing else "branched")
         seen.user_turns = tuple(user_turns)
-        seen.repairing = tuple(raw for raw, failed in repairing.items() if failed)
-        self._inferred(turn, seen)
-        self._choice(turn, session, seen)
-        self._claims(turn, seen)
+        if repairing:
+            seen.repairing = tuple([raw for raw, failed in repairing.items() if failed])
+        if seen.repairing or turn.caller.claimed_session_id:
+            self._inferred(turn, seen)
+        if turn.tool_choice is not None:
+            self._choice(turn, session, seen)
+        if turn.claims is not None:
+            self._claims(turn, seen)
         return seen
 
     def _pin(self, session: ScopeState, seen: Observed) -> None:
@@ -371,6 +381,9 @@ class Observer:
             return
         seen.surface_changed = True
         changed: list[ToolFact] = []
+        if not head.surface_digest and len(surface.facts) <= MAX_PINNED:
+            seen.pins = surface.pins.copy()
+            return
         pinned = cast("int", session.registers.get((SURFACE, ""), (0,))[0])
         for fact in surface.facts:
             register = (SURFACE, f"d:{fact.raw_name}")

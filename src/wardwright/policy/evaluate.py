@@ -376,6 +376,8 @@ class Run:
 
     def pass_time(self, index: int, spoken: bool = False) -> None:
         """Writes down the successors of states that have run out, or that end because the user spoke."""
+        if len(self.untouched) == len(self.plan.machines):
+            return
         for machine_id, machine in self.plan.machines.items():
             if machine_id in self.untouched:
                 continue
@@ -445,7 +447,6 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
     facts = observed.facts
     user_turns = observed.user_turns if rulesets[0] is run.plan.rules else ()
     next_turn = 0
-    machines = len(run.plan.machines)
     allowed = [rule for rules in rulesets for rule in rules.allowed]
     considered = run.considered
     for index, fact in enumerate(facts):
@@ -453,8 +454,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
             run.users += 1
             next_turn += 1
             run.pass_time(index, spoken=True)
-        if len(run.untouched) < machines:
-            run.pass_time(index)
+        run.pass_time(index)
         for rules in rulesets:
             found = rules.candidates(gate, fact)
             considered.append(found.ids)
@@ -481,8 +481,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
         run.users += 1
         next_turn += 1
         run.pass_time(-1, spoken=True)
-    if len(run.untouched) < machines:
-        run.pass_time(-1)
+    run.pass_time(-1)
     for rules in rulesets:
         if gate == "request":
             for rule in rules.allowed:
