@@ -58,12 +58,12 @@ def frozen(cls: Any = None, /, *, eq: bool = True, kw_only: bool = False) -> Any
         for name, method in methods.items():
             if name not in own:
                 _place(made, name, method)
-        return made if "__init__" in own else quick_init(made)
+        return made if "__init__" in own else _with_init(made)
 
     return make if cls is None else make(cls)
 
 
-def quick_init(cls: C) -> C:
+def _with_init(cls: C) -> C:
     """Give a frozen, slotted dataclass a constructor that writes its slots directly."""
     names: dict[str, Any] = {"_missing": _FACTORY}
     signature: list[str] = []

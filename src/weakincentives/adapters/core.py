@@ -16,13 +16,13 @@ import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from .. import serde
 from ..errors import DeadlineExceededError, PromptEvaluationError
-from ..frozen import quick_init
+from ..frozen import frozen
 from ..limits import Budget, BudgetTracker, Deadline, Heartbeat, TokenUsage
 from ..prompt import Prompt, RenderedPrompt, RunContext, Tool
 from ..prompt.rendering import OutputT, join_blocks
@@ -42,8 +42,7 @@ StopReason = Literal[
 NO_USAGE = TokenUsage()
 
 
-@quick_init
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """One entry of a conversation, in no provider's form."""
 
@@ -63,8 +62,7 @@ class Message:
         return "" if self.outcome is None else self.outcome.call_id
 
 
-@quick_init
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelReply:
     """What a model said in one turn, as an adapter read it off the wire."""
 
@@ -76,8 +74,7 @@ class ModelReply:
     raw: Any = field(default=None, repr=False, compare=False)
 
 
-@quick_init
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptResponse(Generic[OutputT]):
     """The end of an evaluation, or of one step of it."""
 
@@ -125,8 +122,7 @@ class Conversation:
         return self._tools_told
 
 
-@quick_init
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """What an adapter is asked to send: the conversation so far and what may be called now."""
 

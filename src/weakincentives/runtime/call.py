@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
-from ..frozen import quick_init
+from ..frozen import frozen
 from ..prompt.events import NO_CHANGES, Changes, Outcome
 from ..prompt.tool_result import ToolResult
 
 UNPARSED: Any = object()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolCall:
     """What a model asked for."""
 
@@ -39,8 +39,7 @@ class ToolCall:
         return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
-@quick_init
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolOutcome:
     """How one call ended, and what the model reads of it."""
 
