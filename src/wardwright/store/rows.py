@@ -20,6 +20,7 @@ from wardwright.errors import StoreUnavailable
 from wardwright.history import (
     EMPTY_LEDGER,
     EMPTY_REGISTERS,
+    EMPTY_SCOPE,
     ChainLink,
     Head,
     LedgerEntry,
@@ -38,7 +39,8 @@ Tags = tuple[tuple[str, str], ...]
 
 _DEFLATED: Final = 1
 _WINDOW: Final = -13
-"""A small window: making a deflater for the usual one costs more than deflating a receipt."""
+_MEMORY: Final = 4
+"""Little memory: making a deflater of the usual size costs more than deflating a receipt, and empties the processor's cache."""
 _DICTIONARY: Final = (
     b'[["kind","admin"],["kind","exchange"],["tenant",""],["application",""],["agent",""],["user",""],["session_id",""],'
     b'["run_id",""],["principal",""],["tool_namespace",""],["tool_name",""],["tool_phase","argument_repair"],["tool_phase",'
@@ -156,8 +158,11 @@ def scope_columns(change: ScopeDelta) -> ScopeColumns:
 
 
 def dump_head(at_ms: int, head: Head) -> bytes:
-    """A scope's head, with the time it was written."""
-    return dump([at_ms, history.dump_head(head)])
+    """A scope's head, with the time it was written. What is as in an empty head goes without saying."""
+    changed = {
+        name: value for name, value, empty in zip(Head._fields, head, EMPTY_SCOPE.head, strict=True) if value != empty
+    }
+    return dump([at_ms, changed])
 
 
 def load_head(column: bytes) -> tuple[int, Head]:
@@ -191,7 +196,7 @@ def scope_state(
 def pack(tags: Tags, body: bytes) -> bytes:
     """Tags and body of a receipt in one column; together they deflate to less than the body alone would with tags beside it."""
     plain = dump(tags) + b"\n" + body
-    deflater = zlib.compressobj(2, zlib.DEFLATED, _WINDOW, 8, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
+    deflater = zlib.compressobj(2, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
     return bytes((_DEFLATED,)) + deflater.compress(plain) + deflater.flush()
 
 
