@@ -197,7 +197,7 @@ class World:
         session[Total].register(Ordered, self._add_total)
         session.dispatcher.subscribe(Ordered, self._hear)
         session.dispatcher.subscribe(ToolInvoked, self._hear_call)
-        self.prompt = self._prompt(Tool[Order, Ordered](name="order", description="Order.", handler=self._order))
+        self.prompt = self._prompt(Tool[Order, Receipt](name="order", description="Order.", handler=self._order))
 
     def _prompt(self, *tools: Tool[Any, Any]) -> Prompt[Any]:
         section = MarkdownSection(title="Shop", key="shop", template="Order things.", tools=list(tools))
@@ -232,7 +232,7 @@ class World:
     def _hear_call(self, event: object) -> None:
         self.faults.hit("subscriber.call")
 
-    def _order(self, params: Order, *, context: Any) -> ToolResult[Ordered]:
+    def _order(self, params: Order, *, context: Any) -> ToolResult[Receipt]:
         self.faults.hit("handler.begin")
         get = context.resources.get
         get(Handle)
@@ -244,7 +244,8 @@ class World:
         get(Database).insert(params.item)
         context.session[Line].append(Line("direct"))
         self.faults.hit("handler.end")
-        return ToolResult.ok(RenderedOrder(params.item, self.faults))
+        _worlds[id(self)] = self
+        return ToolResult.ok(Receipt(params.item, id(self)))
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
@@ -271,18 +272,20 @@ class World:
             assert self.open_handles == 0
 
 
-class RenderedOrder(Ordered):
+@dataclass(frozen=True, slots=True)
+class Receipt:
     """The value of a success; rendering it may fail."""
 
-    __slots__ = ("_faults",)
-
-    def __init__(self, item: str, faults: Faults) -> None:
-        super().__init__(item)
-        object.__setattr__(self, "_faults", faults)
+    item: str
+    world: int
+    """Which world's faults it is under: a receipt is plain data, so that it can be stored."""
 
     def render(self) -> str:
-        self._faults.hit("render")
+        _worlds[self.world].faults.hit("render")
         return f"ordered {self.item}"
+
+
+_worlds: dict[int, World] = {}
 
 
 def finished_state() -> State:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from weakincentives.errors import RollbackError, TransactionError
+from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import Tool, ToolResult
-from weakincentives.runtime import ToolCall, ToolInvoked, TransactionRolledBack, aexecute_tool, execute_tool
+from weakincentives.runtime import Session, ToolCall, ToolInvoked, TransactionRolledBack, aexecute_tool, execute_tool
 
-from .faults import Faults, Order, World, finished_state, sweep
+from .faults import Faults, Line, Order, Total, World, finished_state, sweep
 
 ERRORS: list[Callable[[str], BaseException]] = [
     RuntimeError,
@@ -92,6 +96,39 @@ def test_a_call_whose_nth_effect_fails_changes_nothing_or_everything(
         world.check_usable()
 
     assert set(sweep(error, once)) == EFFECTS
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_durable_session_holds_after_a_restart_what_it_held_in_memory(
+    blocks: bool, error: Callable[[str], BaseException], tmp_path: Path
+) -> None:
+    """Whatever failed, the file says the same as the memory did: slices, events, and the next call works on both."""
+    numbers = itertools.count()
+
+    def once(faults: Faults) -> None:
+        path = tmp_path / f"{next(numbers)}.wink"
+        with Session.open(path) as session:
+            world = World(faults, session=session)
+            session.attach("files", world.files)
+            with contextlib.suppress(error):
+                if blocks:
+                    with session.transaction(world.prompt.resources):
+                        run_sync(world)
+                else:
+                    run_sync(world)
+            faults.armed = False
+            lines, totals, events = session[Line].all(), session[Total].all(), world.events()
+            files = world.state()["files"]
+            world.check_usable()
+        with Session.open(path) as again:
+            stored = InMemoryFilesystem()
+            again.attach("files", stored)
+            assert (again[Line].all(), again[Total].all()) == (lines, totals), faults.fired
+            assert again[ToolInvoked].all() == events, faults.fired
+            assert {name: stored.read(name) for name in stored.glob("**/*")} == files, faults.fired
+
+    assert set(sweep(error, once)) >= EFFECTS
 
 
 @pytest.mark.parametrize("error", ERRORS)
