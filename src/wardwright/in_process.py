@@ -164,6 +164,8 @@ class _Feed:
         """Calls that passed and have not ended, with what had happened by then."""
         self.version = 0
         """Rises with everything that is ruled and kept."""
+        self.heads: dict[str, tuple[Any, Head]] = {}
+        """The head of each scope beside the row it was read from."""
         self.before = ""
         """Digest of the stand-in for what earlier requests carried."""
         _listen(session, ref(self))
@@ -421,7 +423,7 @@ class _Turns:
             seen = self.policy._part.observer.observe(self._turn("request", [_BEFORE], ()), ScopeState(), self.key)
             feed.before = seen.transcript_digest
         head = self.head._replace(prefix_length=1, prefix_digest=feed.before, last_digest="")
-        self._put(self._head_row(self._session_scope()), _plain_head(head))
+        self._put_head(self._session_scope(), head)
 
     def _answer(self, ruling: Ruling, message: str, tool: Any, params: Any, decided: _Approval) -> PolicyDecision:
         waits = ruling.decision == "require_approval" or any(call.status == "require_approval" for call in ruling.calls)
@@ -441,13 +443,24 @@ class _Turns:
     def _session_scope(self) -> str:
         return scope_key_of("session_id", self.caller)
 
-    def _head_row(self, scope: str) -> str:
-        return f"head:{scope}"
-
     @property
     def head(self) -> Head:
-        kept = self._get(self._head_row(self._session_scope()))
-        return Head() if kept is None else load_head(kept)
+        return self._head(self._session_scope())
+
+    def _head(self, scope: str) -> Head:
+        kept = self._get(f"head:{scope}")
+        known = self.feed.heads.get(scope)
+        if known is None or known[0] is not kept:
+            known = self.feed.heads[scope] = (kept, Head() if kept is None else load_head(kept))
+        return known[1]
+
+    def _put_head(self, scope: str, head: Head) -> None:
+        kept: dict[str, Any] = {
+            name: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+            for name, value in dump_head(head).items()
+        }
+        self.feed.heads[scope] = (kept, head)
+        self._put(f"head:{scope}", kept)
 
     @property
     def pending(self) -> list[Item]:
@@ -480,8 +493,7 @@ class _Turns:
         scopes: dict[str, ScopeState] = {}
         for kind in self.policy._part.scopes:
             key = scope_key_of(kind, self.caller)
-            kept = self._get(self._head_row(key))
-            head = Head() if kept is None else load_head(kept)
+            head = self._head(key)
             rows: Any = _Rows(self.registers, f"{self.policy.name}:row:{key}\x1e")
             ledger: Any = self._ledger() if kind == "session_id" else {}
             scopes[key] = ScopeState(0, head, rows, ledger)
@@ -495,7 +507,7 @@ class _Turns:
                 self._put(row, None if value is None else list(value))
             for name, entry in change.ledger.items():
                 self._put(f"ledger:{name}", list(entry))
-            self._put(self._head_row(change.scope), _plain_head(change.head))
+            self._put_head(change.scope, change.head)
 
 
 class _Approval:
@@ -572,13 +584,6 @@ _ITEMS: Final[Mapping[str, type[TextItem | CallItem | ResultItem]]] = {
     "call": CallItem,
     "result": ResultItem,
 }
-
-
-def _plain_head(head: Head) -> dict[str, Any]:
-    return {
-        name: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
-        for name, value in dump_head(head).items()
-    }
 
 
 def _json(params: object) -> str:
