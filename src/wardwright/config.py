@@ -341,6 +341,8 @@ def parse_yaml(text: str, problems: Problems) -> Node:
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         message = f"not valid YAML: {error.problem or error.context or 'unreadable'}"
         raise ConfigError([*problems.found, Problem(problems.file, line, column, "$", message)]) from error
+    except RecursionError as error:
+        raise ConfigError([*problems.found, Problem(problems.file, 1, 1, "$", "nests too deeply")]) from error
     except yaml.YAMLError as error:
         raise ConfigError([*problems.found, Problem(problems.file, 1, 1, "$", f"not valid YAML: {error}")]) from error
 

@@ -64,6 +64,11 @@ def test_an_unfolding_bomb_is_refused() -> None:
     assert problems("\n".join(layers) + "\n")[-1].endswith("unfolds into too much")
 
 
+def test_deep_nesting_is_refused() -> None:
+    """G10: a file that nests beyond reason is a problem, not a crash."""
+    assert problems("capture: " + "[" * 5000 + "]" * 5000 + "\n") == ["f.yaml:1:1: $: nests too deeply"]
+
+
 def test_dates_stay_text() -> None:
     """G28: an expiry is read by us, not by YAML, so that a node is always plain JSON."""
     config = parse_config("capture: {since: 2026-01-01}\n")

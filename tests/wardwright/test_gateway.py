@@ -225,3 +225,25 @@ def test_doubt_is_settled_by_the_action() -> None:
     fact = replace(ruling.facts[0], phase="unknown")
     matcher = made.rules.rules[0].tool  # type: ignore[attr-defined]
     assert [matching.fits(matcher, fact, denying) for denying in (True, False)] == [True, False]
+
+
+def test_candidates_are_listed_per_fact() -> None:
+    """G32: a ruling names, for each event, the rules that could have matched it, those of an attached bundle too."""
+    made = plan(
+        "policy_bundles: {b: [{id: x, kind: tool_selector, action: annotate, tool: {namespace: a}}]}\n"
+        "governance:\n  - {id: one, kind: tool_selector, action: annotate, attach_policy_bundle: b, tool: {namespace: a}}\n"
+        "  - {id: two, kind: tool_selector, action: annotate, tool: {namespace: c}}\n"
+    )
+    calls = [CallItem("1", "q.x", "{}"), CallItem("2", "a.x", "{}"), CallItem("3", "c.x", "{}")]
+    ruling, _ = govern(made, Registers(key=b"k"), turn("reply", *calls), 1)
+    assert ruling.considered == ((), ("one", "b/x"), ("two",))
+
+
+def test_a_plan_says_whether_replies_must_be_read() -> None:
+    """G2: text may stream through unless a rule reads it."""
+    texts = [
+        "governance: [{id: r, kind: stream_guard, match: x}]\n# a\n",
+        "governance: [{id: r, kind: structured_output}]\n# b\n",
+        "governance: [{id: r, kind: request_guard, match: x}]\n# c\n",
+    ]
+    assert [part.reads_replies for text in texts for part in plan(text).models.values()] == [True, True, False]

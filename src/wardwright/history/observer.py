@@ -381,7 +381,7 @@ class Observer:
             return
         seen.surface_changed = True
         changed: list[ToolFact] = []
-        if not head.surface_digest and len(surface.facts) <= MAX_PINNED:
+        if not head.surface_digest and len(surface.facts) <= MAX_PINNED and (SURFACE, "") not in session.registers:
             seen.pins = surface.pins.copy()
             return
         pinned = cast("int", session.registers.get((SURFACE, ""), (0,))[0])

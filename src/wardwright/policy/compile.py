@@ -404,6 +404,11 @@ class ModelPlan:
     retention_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     require_session: bool = False
 
+    @property
+    def reads_replies(self) -> bool:
+        """Whether some rule must read the text of a reply before it is released."""
+        return any(rules.reply_texts or rules.outputs for rules in (self.rules, *self.bundles.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

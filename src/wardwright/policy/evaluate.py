@@ -5,7 +5,7 @@ Invariants (tests cite the numbers):
  E2. Every finding names a rule.
  E3. A rule that raises is a finding with effect `block`, by name; the others are judged as if it had not been there.
  E4. Counting does not depend on state: a state-scoped rule counts everything it matches and acts only in its states.
- E5. A repeated fact is judged again and counted never.
+ E5. A repeated fact is judged again and counted never. It can start a sequence or enter a state anew: what it says is being read now.
  E6. A sequence starts after the event that started it has been judged, and never with a call that was refused.
  E7. Transitions of a fact take effect for the next fact, also when the fact was refused; of several for one machine the highest
      priority wins, then the first declared.
@@ -140,7 +140,7 @@ class Run:
         self.session = self.scopes["session_id"]
         self.findings: list[Finding] = []
         self.notes: list[str] = observed.notes
-        self.considered: list[tuple[str, ...]] = []
+        self.considered: list[tuple[str, ...]] = [()] * len(observed.facts)
         self.attached: list[str] = []
         self.active: list[RuleSet] = [plan.rules]
         self.moves: list[tuple[int, int, Rule, int]] = []
@@ -457,7 +457,8 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
         run.pass_time(index)
         for rules in rulesets:
             found = rules.candidates(gate, fact)
-            considered.append(found.ids)
+            if found.ids:
+                considered[index] += found.ids
             for op in found.ops:
                 rule = op.rule
                 try:

@@ -401,4 +401,5 @@ class Ruling:
     """Machine → state after this gate."""
     facts: tuple[ToolFact, ...] = ()
     considered: tuple[tuple[str, ...], ...] = ()
-    """Per fact, the ids of the candidate rules; every other rule of the plan could not match it."""
+    """Per event fact (declared tools come after them in `facts`), the ids of the candidate rules; every other tool rule of the
+    plan could not match it. Rules about text, surfaces and budgets are always judged."""
