@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from weakincentives.errors import RollbackError, TransactionError
+from weakincentives.errors import RollbackError, SessionStorageError, TransactionError
 from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import Tool, ToolResult
 from weakincentives.runtime import Session, ToolCall, ToolInvoked, TransactionRolledBack, aexecute_tool, execute_tool
@@ -129,6 +131,56 @@ def test_a_durable_session_holds_after_a_restart_what_it_held_in_memory(
             assert {name: stored.read(name) for name in stored.glob("**/*")} == files, faults.fired
 
     assert set(sweep(error, once)) >= EFFECTS
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_disk_that_is_full_at_the_nth_write_leaves_memory_and_file_agreeing(
+    blocks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not committed means not in the file and not in memory; with room again, the session goes on."""
+    write = os.pwrite
+
+    def full_at(number: int) -> bool:
+        path = tmp_path / f"{number}.wink"
+        left = [number]
+
+        def limited(*arguments: Any) -> int:
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(*arguments)
+
+        with Session.open(path) as session:
+            world = World(Faults(), with_database=False, session=session)
+            session.attach("files", world.files)
+            start = world.state()
+            kept = False
+            monkeypatch.setattr(os, "pwrite", limited)
+            try:
+                if blocks:
+                    with session.transaction(world.prompt.resources):
+                        outcome = execute_tool(CALL, prompt=world.prompt, session=session)
+                else:
+                    outcome = execute_tool(CALL, prompt=world.prompt, session=session)
+                kept = outcome.success
+            except SessionStorageError as error:
+                assert "No space left on device. Nothing was committed." in str(error)
+            monkeypatch.undo()
+            if not kept:
+                assert world.state() == start, number
+                assert not world.heard
+                taken_back = {call for event in session[TransactionRolledBack].all() for call in event.call_ids}
+                assert {event.call_id for event in world.events() if event.outcome == "ok"} <= taken_back
+            assert execute_tool(CALL, prompt=world.prompt, session=session).success
+            lines, events = session[Line].all(), world.events()
+        with Session.open(path) as again:
+            assert (again[Line].all(), again[ToolInvoked].all()) == (lines, events)
+        return left[0] <= 0
+
+    number = 1
+    while full_at(number):
+        number += 1
+    assert number > 3
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -269,7 +269,7 @@ class World:
                     self._stack.reset(token)
             else:
                 try:
-                    with self.session.transaction(self.prompt.resources) as transaction:
+                    with self.session.transaction(context.resources) as transaction:
                         self._run(step.body, context)
                         if step.end == "error":
                             transaction.rollback()
@@ -303,7 +303,7 @@ class World:
                     self._stack.reset(token)
             else:
                 try:
-                    async with self.session.transaction(self.prompt.resources) as transaction:
+                    async with self.session.transaction(context.resources) as transaction:
                         await self._arun(step.body, context)
                         if step.end == "error":
                             transaction.rollback()

@@ -14,7 +14,7 @@ import pytest
 
 from weakincentives.errors import FencedWriteError, ReadOnlyError, RollbackError, TransactionError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult
+from weakincentives.prompt import ApprovalPolicy, MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult
 from weakincentives.resources import Binding
 from weakincentives.resources import Scope as Lifetime
 from weakincentives.runtime import (
@@ -428,6 +428,58 @@ def test_a_singleton_another_session_builds_meanwhile_is_put_back_too() -> None:
     built.set()
     thread.join()
     assert prompt.resources.get(Box).value == 0
+
+
+def test_a_block_inside_a_handler_covers_what_the_call_shares() -> None:
+    """`context.resources` is enough for a savepoint: singletons and the call's own instances go back together."""
+    box = Box()
+
+    class Own(Box):
+        pass
+
+    def handler(params: Step, *, context: Any) -> ToolResult[str]:
+        context.resources.get(Own).value = 1
+        with contextlib.suppress(KeyError), context.session.transaction(context.resources):
+            context.resources.get(Box).value = context.resources.get(Own).value = 9
+            raise KeyError
+        return ToolResult.ok(str(context.resources.get(Own).value))
+
+    own = Binding(Own, lambda _: Own(), scope=Lifetime.TOOL_CALL)
+    assert run(Session(), tool_of("h", handler), resources={Box: box, Own: own}).value == "1"
+    assert box.value == 0
+
+
+def test_a_call_that_waits_for_approval_undoes_nothing_of_the_call_before_it() -> None:
+    """What an approver looks at while another call writes is not put back when the approval is refused."""
+    session, running, looked = Session(), threading.Event(), threading.Event()
+
+    def change(params: Step, *, context: Any) -> ToolResult[str]:
+        running.set()
+        assert looked.wait(WAIT)
+        context.resources.get(Box).value = 5
+        return ToolResult.ok("changed")
+
+    def ask(tool: Any, params: Any, context: Any) -> str:
+        context.resources.get(Box)
+        looked.set()
+        first.join(WAIT)
+        return "Not now."
+
+    prompt = Prompt(
+        PromptTemplate(
+            sections=[
+                MarkdownSection(title="T", template="t", tools=[tool_of("change", change), tool_of("note", note)])
+            ],
+            policies=[ApprovalPolicy(tools=["note"], ask=ask)],
+        )
+    ).bind(resources={Box: Binding(Box, lambda _: Box())})
+    first = threading.Thread(
+        target=execute_tool, args=(ToolCall("change", {}),), kwargs={"prompt": prompt, "session": session}
+    )
+    first.start()
+    assert running.wait(WAIT)
+    assert execute_tool(ToolCall("note", {}), prompt=prompt, session=session).outcome == "denied"
+    assert prompt.resources.get(Box).value == 5
 
 
 def test_a_block_does_not_take_another_sessions_resources() -> None:
