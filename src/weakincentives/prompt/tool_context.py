@@ -108,6 +108,9 @@ class ToolContext:
             context._budget_tracker = run.budget_tracker
         return context
 
+    def __repr__(self) -> str:
+        return f"ToolContext({self._tool_name or 'made by hand'}, call_id={self.call_id!r}, session={self.session!r})"
+
     @property
     def scope(self) -> Scope | None:
         """The transaction of this call; None in a context made by hand."""

@@ -148,6 +148,10 @@ class Run:
     """The call that these are part of, when they come from its context."""
 
     def __init__(self, prompt: Any, session: Session, resources: Any = None, **surroundings: Any) -> None:
+        if prompt is not None and not hasattr(prompt, "find_tool"):
+            raise TypeError(f"prompt must be a Prompt, got {type(prompt).__name__}. Wrap a template: Prompt(template).")
+        if not isinstance(session, Session):
+            raise TypeError(f"session must be a Session, got {type(session).__name__}.")
         self.prompt = prompt
         self.session = session
         self.resources = tool_context.opened(resources if resources is not None else getattr(prompt, "resources", None))
@@ -155,10 +159,13 @@ class Run:
         self.has_tracker = "budget_tracker" in surroundings or BudgetTracker in self.resources
         for name, value in surroundings.items():
             if name not in _SURROUNDINGS:
-                raise TypeError(
-                    f"execute_tool has no parameter '{name}'; there are: {', '.join(sorted(_SURROUNDINGS))}"
-                )
+                known = sorted({*_SURROUNDINGS, "resources"} - {"outer"})
+                raise TypeError(f"execute_tool has no parameter '{name}'; there are: {', '.join(known)}")
             setattr(self, name, value)
+        if self.deadline is not None and not isinstance(self.deadline, Deadline):
+            raise TypeError(
+                f"deadline must be a Deadline, got {type(self.deadline).__name__}: Deadline.after(seconds)."
+            )
         if prompt is not None:
             prompt.install(session)
 
@@ -214,6 +221,8 @@ class _Attempt:
         self.started = core.clock.monotonic()
 
     def fail(self, outcome: Outcome, message: str, *, retryable: bool = True) -> None:
+        if self.params is not UNPARSED and self.params is not None:
+            message = serde.hide_secrets(message, self.params)
         self.outcome = outcome
         self.result = ToolResult.error(message)
         self.text = message
@@ -232,7 +241,7 @@ class _Attempt:
             params = self.call.arguments
             if isinstance(params, Mapping):
                 params = dict(params)  # what the caller does with its own later is not what was called
-            if self.tool is not None and serde.has_secrets(self.tool.params_type):
+            if self._may_hold_secrets():
                 params = serde.REDACTED
         elif params is not None and serde.has_secrets(type(params)):
             params = serde.redact(params)
@@ -256,6 +265,16 @@ class _Attempt:
             self.denied_by,
         )
         return self.event
+
+    def _may_hold_secrets(self) -> bool:
+        """Whether arguments that could not be parsed may hold a secret: by their tool, or by any if it is unknown."""
+        if self.tool is not None:
+            return serde.has_secrets(self.tool.params_type)
+        prompt: Any = self.run.prompt
+        if prompt is None:
+            return False
+        names: Sequence[str] = prompt.tool_names(self.run.session)
+        return any(serde.has_secrets(prompt.find_tool(name, self.run.session).tool.params_type) for name in names)
 
     def conclude(self) -> ToolOutcome:
         event = self.event
@@ -495,7 +514,10 @@ async def _handle(
         return None
     attempt.result = result
     if not result.success:
-        attempt.text = result.message
+        told = result.message if attempt.params is None else serde.hide_secrets(result.message, attempt.params)
+        if told is not result.message:
+            attempt.result = replace(result, message=told)
+        attempt.text = told
         attempt.retryable = True
     return result
 
@@ -782,6 +804,8 @@ def _run_of(
     context: ToolContext | None,
     surroundings: dict[str, Any],
 ) -> Run:
+    if not isinstance(call, ToolCall | None):
+        raise TypeError(f"A call must be a ToolCall(name, arguments), got {type(call).__name__}.")
     if prompt is None and call is not None:
         prompt = call.prompt
     if context is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weakincentives.serde.dumping import dump, dump_json, redact
+from weakincentives.serde.dumping import dump, dump_json, hide_secrets, redact
 from weakincentives.serde.json_schema import schema
 from weakincentives.serde.parsing import Parser, parse, parse_json, parser
 from weakincentives.serde.problem import ParseError
@@ -19,6 +19,7 @@ __all__ = [
     "dump",
     "dump_json",
     "has_secrets",
+    "hide_secrets",
     "parse",
     "parse_json",
     "parser",

@@ -23,7 +23,7 @@ import orjson
 
 from weakincentives.serde.problem import path_text
 from weakincentives.serde.resolve import field_names
-from weakincentives.serde.secret import REDACTED, is_secret, member_hint, secret_hints
+from weakincentives.serde.secret import REDACTED, has_secrets, is_secret, member_hint, secret_hints
 
 _MAX_DEPTH = 200
 _PLAIN = frozenset({str, int, bool, type(None)})
@@ -175,3 +175,34 @@ def _duration_text(value: datetime.timedelta) -> str:
     hours, minutes = divmod(minutes, 60)
     fraction = f".{value.microseconds:06d}" if value.microseconds else ""
     return f"{sign}P{value.days}DT{hours}H{minutes}M{seconds}{fraction}S"
+
+
+def hide_secrets(text: str, value: object) -> str:
+    """The text with every secret that `value` holds replaced: for messages that may quote what they refused."""
+    if not has_secrets(type(value)):
+        return text
+    for secret in sorted(_secret_texts(dump(value), dump(value, redact=True)), key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    return text
+
+
+def _secret_texts(plain: Any, redacted: Any) -> set[str]:
+    if redacted == REDACTED and plain != REDACTED:
+        return _leaves(plain)
+    if isinstance(plain, dict) and isinstance(redacted, dict):
+        pairs = [
+            (item, cast("dict[str, Any]", redacted).get(key)) for key, item in cast("dict[str, Any]", plain).items()
+        ]
+    elif isinstance(plain, list) and isinstance(redacted, list):
+        pairs = list(zip(cast("list[Any]", plain), cast("list[Any]", redacted), strict=False))
+    else:
+        return set()
+    return {text for before, after in pairs for text in _secret_texts(before, after)}
+
+
+def _leaves(plain: Any) -> set[str]:
+    if isinstance(plain, dict):
+        plain = list(cast("dict[str, Any]", plain).values())
+    if isinstance(plain, list):
+        return {text for item in cast("list[Any]", plain) for text in _leaves(item)}
+    return set() if plain is None or isinstance(plain, bool) or plain == "" else {str(plain)}

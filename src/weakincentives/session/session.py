@@ -357,6 +357,8 @@ class Session:
 
     def dispatch(self, event: object) -> None:
         """Apply the event's reducers, all or none; without any, append it to the slice of its own type."""
+        if isinstance(event, type):
+            raise TypeError(f"An event is an object, not a class: dispatch({event.__name__}(…)).")
         self._core.dispatch(event, self.scope)
 
     def announce(self, event: object) -> None:
@@ -563,9 +565,11 @@ class Slice(Generic[T]):
         several: object = items
         if isinstance(several, self._type) or not isinstance(several, list | tuple):
             several = (several,)
+        self._check(cast("Sequence[object]", several))
         self._write(Replace(cast("Sequence[T]", several)))
 
     def append(self, *items: T) -> None:
+        self._check(items)
         self._write(Append(items[0]) if len(items) == 1 else Extend(items))
 
     def get(self, key: Hashable) -> T | None:
@@ -590,6 +594,16 @@ class Slice(Generic[T]):
     def register(self, event_type: type[E], reduce: Reducer[T, E]) -> None:
         """Let events of this type change this slice by `reduce`."""
         self._session._core.register(event_type, self._type, reduce)
+
+    def _check(self, items: Sequence[object]) -> None:
+        for item in items:
+            if not isinstance(item, self._type):
+                raise TypeError(
+                    f"session[{self._type.__qualname__}] holds {self._type.__qualname__}, got {type(item).__qualname__}."
+                )
+
+    def __repr__(self) -> str:
+        return f"{self._session!r}[{self._type.__qualname__}]"
 
     def _write(self, op: SliceOp[T]) -> None:
         core, scope = self._session._core, self._session.scope

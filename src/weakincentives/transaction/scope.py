@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
-import uuid
 from _thread import RLock
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -391,7 +391,7 @@ class Scope:
         """Names the outermost transaction in durable logs and journals."""
         top = self.top
         if not top._txn_id:
-            top._txn_id = uuid.uuid4().hex
+            top._txn_id = os.urandom(16).hex()
         return top._txn_id
 
     def check_writable(self, what: str = "session") -> None:
