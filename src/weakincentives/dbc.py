@@ -200,6 +200,14 @@ def _wrap_async(contract: _Contract) -> Callable[..., Awaitable[Any]]:
     return checked
 
 
+def _because(message: str, error: Exception) -> str:
+    try:
+        said = f": {error}"
+    except Exception:  # noqa: BLE001  INVARIANT: a predicate that raises has failed, whatever it raised
+        said = ""
+    return f"{message} (the check raised {type(error).__name__}{said})"
+
+
 def _check(function: Callable[..., Any], kind: Kind, predicate: Callable[..., object], message: str) -> _Check:
     fetch = _fetchers(function, kind, predicate)
     first = fetch[0] if len(fetch) == 1 else None
@@ -216,7 +224,7 @@ def _check(function: Callable[..., Any], kind: Kind, predicate: Callable[..., ob
         except _Absent:
             return None
         except Exception as error:  # noqa: BLE001
-            return ContractError(kind, f"{message} (the check raised {type(error).__name__}: {error})")
+            return ContractError(kind, _because(message, error))
         return ContractError(kind, message)
 
     return check
@@ -352,7 +360,6 @@ def _check_invariants(subject: object) -> None:
             try:
                 held = predicate(subject)
             except Exception as error:
-                told = f"{message} (the check raised {type(error).__name__}: {error})"
-                raise ContractError("Invariant", told) from error
+                raise ContractError("Invariant", _because(message, error)) from error
             if not held:
                 raise ContractError("Invariant", message)

@@ -80,6 +80,23 @@ def test_a_predicate_that_raises_has_failed() -> None:
     )
 
 
+def test_a_predicate_whose_error_cannot_be_told_has_failed() -> None:
+    """The type of the error is told instead of its text."""
+
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def check(value: int) -> bool:
+        raise Unspeakable
+
+    @require(check, "value must be good")
+    def function(value: int) -> None:
+        raise AssertionError("must not run")
+
+    assert str(failure(function, 1)) == "Precondition failed: value must be good (the check raised Unspeakable)"
+
+
 def test_a_contract_error_survives_pickling() -> None:
     """It can cross a process boundary."""
     error = pickle.loads(pickle.dumps(ContractError("Invariant", "x")))

@@ -517,9 +517,21 @@ def test_a_mapping_that_contains_itself_is_refused() -> None:
     assert caught.value.details["$"] == "Nested deeper than 190 levels, or contains itself; send a flatter value"
 
 
+class Unspeakable(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
-    [(KeyError("unlucky"), "unlucky"), (RuntimeError(), "RuntimeError"), (TypeError("odd"), "odd")],
+    [
+        (KeyError("unlucky"), "unlucky"),
+        (RuntimeError(), "RuntimeError"),
+        (TypeError("odd"), "odd"),
+        (Unspeakable(), "Unspeakable"),
+    ],
 )
 def test_whatever_the_constructor_raises_is_a_problem_of_the_arguments(error: Exception, text: str) -> None:
     """Any exception becomes the entry of the object that could not be built."""

@@ -593,7 +593,10 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 def _message(error: BaseException) -> str:
-    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    try:
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    except Exception:  # noqa: BLE001  INVARIANT: an error that cannot say anything is still a problem of the arguments
+        text = ""
     return text or type(error).__name__
 
 
