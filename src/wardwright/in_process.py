@@ -194,7 +194,7 @@ def _listen(session: Session, feed: ref[_Feed]) -> None:
 
 
 class _Rows:
-    """The registers of one scope, read from the session's own, one row each."""
+    """The registers of one scope, read from the session's own, one row each. A map by key: the engine walks over none."""
 
     __slots__ = ("_prefix", "_values")
 
@@ -208,6 +208,15 @@ class _Rows:
     def get(self, key: tuple[str, str], default: RegisterValue | None = None) -> RegisterValue | None:
         kept = self._values.get(self.row(key))
         return default if kept is None else tuple(kept)
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return self.get(key) is not None
+
+    def __getitem__(self, key: tuple[str, str]) -> RegisterValue:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
 
 
 class _Ledger:
@@ -231,6 +240,12 @@ class _Ledger:
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None
+
+    def __getitem__(self, key: str) -> LedgerEntry:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
 
 
 class _Turns:
