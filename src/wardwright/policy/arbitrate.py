@@ -69,7 +69,7 @@ def arbitrate(run: Run) -> Ruling:
             ruling.blocked_tools = _tools(run, [one for one in effective if one.effect == strongest.effect])
     if run.gate != "request":
         ruling.calls = _calls(run, ruling, effective)
-    if run.notes:
+    if run.notes and any(note.startswith("transition_conflict:") for note in run.notes):
         for note in run.notes:
             if note.startswith("transition_conflict:"):
                 rules = tuple(note.partition(":")[2].split(","))
@@ -77,6 +77,8 @@ def arbitrate(run: Run) -> Ruling:
                     Conflict(rules, "Two rules move the same machine; the first by priority and order won.")
                 )
         ruling.notes = tuple(note for note in run.notes if not note.startswith("transition_conflict:"))
+    elif run.notes:
+        ruling.notes = tuple(run.notes)
     ruling.conflicts = tuple(conflicts)
     return ruling
 

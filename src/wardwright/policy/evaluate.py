@@ -447,6 +447,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
     facts = observed.facts
     user_turns = observed.user_turns if rulesets[0] is run.plan.rules else ()
     next_turn = 0
+    machines = len(run.plan.machines)
     allowed = [rule for rules in rulesets for rule in rules.allowed]
     considered = run.considered
     for index, fact in enumerate(facts):
@@ -454,7 +455,8 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
             run.users += 1
             next_turn += 1
             run.pass_time(index, spoken=True)
-        run.pass_time(index)
+        if len(run.untouched) != machines:
+            run.pass_time(index)
         for rules in rulesets:
             found = rules.candidates(gate, fact)
             if found.ids:
