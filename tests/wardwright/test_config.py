@@ -105,3 +105,38 @@ def test_a_missing_file_is_a_problem_with_a_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "none.yaml")
     assert str(caught.value.problems[0]).startswith(f"{tmp_path / 'none.yaml'}:1:1: $: cannot be read: ")
+
+
+def test_the_contract_s_example_loads() -> None:
+    """G60: a full model artifact, with sections that other parts of the gateway read."""
+    plan = compile_plan(
+        parse_config(
+            """
+model_id: coding-balanced
+targets:
+  - {model: managed/write, provider: scripted, context_window: 128000, tools: true}
+  - {model: local/private, provider: scripted, context_window: 32000, tools: false}
+catalog:
+  - {match: "shell_exec", namespace: shell, name: exec, risk_class: irreversible}
+  - {match: "browser_{name}", namespace: browser, risk_class: read_only, results: untrusted}
+  - {match: "mcp__{server}__{name}", namespace: "mcp.{server}"}
+state_machine: {initial_state: active, states: [{id: active}]}
+governance: []
+server_tools: [{name: wardwright_policy_cache_status}]
+tool_mediation: {mode: observe, rules: []}
+"""
+        )
+    )
+    part = plan.models["coding-balanced"]
+    assert [(target.model, target.tools) for target in part.targets] == [
+        ("managed/write", True),
+        ("local/private", False),
+    ]
+    assert plan.warnings == ()
+
+
+@pytest.mark.parametrize("providers", ["{acme: {url: x}}", "[{name: acme, url: x}]"])
+def test_declared_providers_are_known(providers: str) -> None:
+    """G60: a target may name any provider the deployment declares."""
+    text = f"providers: {providers}\nmodels:\n  - {{model_id: m, targets: [{{model: a, provider: acme}}]}}\n"
+    assert compile_plan(parse_config(text)).models["m"].targets[0].provider == "acme"

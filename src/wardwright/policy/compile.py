@@ -439,7 +439,7 @@ def compile_plan(config: Config) -> Plan:
     )
     shared_catalog = compile_catalog(config.deployment["catalog"], problems) if "catalog" in config.deployment else ()
     shared_scopes = _scopes(config.deployment["scopes"], problems) if "scopes" in config.deployment else {}
-    providers = set(config.deployment["providers"].items()) if "providers" in config.deployment else set[str]()
+    providers = _provider_names(config.deployment.get("providers"))
     models: dict[str, ModelPlan] = {}
     for model in config.models:
         compiler = _Compiler(config, model, problems, plan_hash)
@@ -449,6 +449,19 @@ def compile_plan(config: Config) -> Plan:
         raise ConfigError(errors)
     warnings = sorted(set(problems.warnings), key=lambda problem: (problem.line, problem.column))
     return Plan(plan_hash, models, tuple(warnings))
+
+
+def _provider_names(node: Node | None) -> set[str]:
+    """Names under `providers`: the keys of a mapping, or `name` (or `id`) of list entries."""
+    if node is None:
+        return set()
+    names = set(node.items())
+    for child in node.entries():
+        for key in ("name", "id"):
+            named = child.items().get(key)
+            if named is not None and isinstance(named.value, str):
+                names.add(named.value)
+    return names
 
 
 def _entry(entry: Entry) -> list[Any]:
