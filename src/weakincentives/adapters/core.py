@@ -367,6 +367,15 @@ async def _in_time(reply: Coroutine[Any, Any, ModelReply], deadline: Deadline) -
         ) from error
 
 
+def _refuse_others(prompt: object, session: object) -> None:
+    """Name a mix-up of arguments before anything is opened for it."""
+    if not isinstance(prompt, Prompt):
+        kind = type(prompt).__name__
+        raise TypeError(f"prompt must be a Prompt, got {kind}. Wrap a template: Prompt(template).")
+    if not isinstance(session, Session):
+        raise TypeError(f"session must be a Session, got {type(session).__name__}.")
+
+
 class ProviderAdapter(ABC):
     """One way to reach a model. Holds no run, so it may serve many at the same time.
 
@@ -407,6 +416,7 @@ class ProviderAdapter(ABC):
         """Run the prompt to its final answer. The prompt's resources are open meanwhile, and after it only if they
         were before. Raises `VisibilityExpansionRequired` when the model opens a section: apply it and evaluate again,
         or leave that to `MainLoop`."""
+        _refuse_others(prompt, session)
         with prompt.resources:
             evaluation = Evaluation(self, prompt, session, deadline, budget, heartbeat, run_context)
             return drive(self.run(evaluation, SYNC))
@@ -422,6 +432,7 @@ class ProviderAdapter(ABC):
         run_context: RunContext | None = None,
     ) -> PromptResponse[OutputT]:
         """The same on an event loop, which neither the model nor a sync handler blocks."""
+        _refuse_others(prompt, session)
         async with prompt.resources:
             evaluation = Evaluation(self, prompt, session, deadline, budget, heartbeat, run_context)
             return await self.run(evaluation, ASYNC)
@@ -486,6 +497,7 @@ class Stepwise:
         deadline: Deadline | None,
         budget: Budget | BudgetTracker | None,
     ) -> Evaluation[OutputT]:
+        _refuse_others(prompt, session)
         if tool_results is None:
             self._evaluation = Evaluation(self._adapter, prompt, session, deadline, budget)
             return self._evaluation
@@ -495,6 +507,11 @@ class Stepwise:
         if evaluation.prompt is not prompt or evaluation.session != session:
             raise ValueError("This conversation has another prompt or session. Go on with the same ones.")
         asked = [call.call_id for call in evaluation.wanted]
+        for outcome in tool_results:
+            if not isinstance(outcome, ToolOutcome):
+                raise TypeError(
+                    f"tool_results takes what execute_tool returned, a ToolOutcome, got {type(outcome).__name__}."
+                )
         given = [outcome.call_id for outcome in tool_results]
         if asked != given:
             raise ValueError(

@@ -70,6 +70,9 @@ class ScriptedAdapter(ProviderAdapter):
                 f"The next would have been: {_shortened(repr(self._left[0]))}"
             )
 
+    def __repr__(self) -> str:
+        return f"<ScriptedAdapter: turn {self._said} of {self._said + len(self._left)}>"
+
     def __enter__(self) -> Self:
         return self
 

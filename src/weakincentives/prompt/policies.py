@@ -109,7 +109,7 @@ class PlacedPolicy:
             detail = type(error).__name__
         return PolicyDecision(
             False,
-            f"Policy '{self.name}' failed: {detail}. The call was denied and cannot succeed until the policy is fixed.",
+            f"Policy '{self.name}' failed: {detail.rstrip('.')}. The call was denied and cannot succeed until the policy is fixed.",
         )
 
     @property

@@ -138,6 +138,9 @@ class PromptTemplate(Generic[OutputT]):
             refuse_non_policy(policy, "PromptTemplate")
         self._layout = _Layout(place(self.sections), self.policies)
 
+    def __repr__(self) -> str:
+        return f"<PromptTemplate: {', '.join(root.name for root in self._layout.roots) or 'no sections'}>"
+
     @property
     def output_type(self) -> type[OutputT] | None:
         return cast("type[OutputT] | None", type_argument(self, PromptTemplate))

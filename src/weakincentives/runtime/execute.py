@@ -326,6 +326,10 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
     if outer is not None and outer.ended:
         raise FencedWriteError(f"Cannot call '{tool.name}': the tool call around it has ended.")
     readonly = tool.effects == "none"
+    if outer is not None and outer.readonly and not readonly:
+        around = 'the tool call around it is declared effects="none" and may not write'
+        attempt.fail("failed", f"Cannot call '{tool.name}' here: {around}.", retryable=False)
+        return
     # A read-only handler gets a scope of its own that refuses writes; policies still write to the call's.
     inner = Scope(scope, readonly=True) if readonly else scope
     held = run.resources.tool_scope()
@@ -369,7 +373,11 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
             raise
         finally:
             try:
-                closing = _close(attempt, held, driver)
+                try:
+                    closing = _close(attempt, held, driver)
+                except BaseException:
+                    _close(attempt, held, SYNC)
+                    raise
                 if closing is not None:
                     await closing
             finally:
@@ -578,7 +586,10 @@ def _commit(attempt: _Attempt, scope: Scope) -> None:
             storage.stage(event)
         scope.commit()
     except BaseException as error:
-        if scope.committed:
+        if scope.committed:  # only an interrupt comes so late
+            if storage is not None:
+                storage.flush()
+            attempt.stored = True
             raise
         attempt.event = None  # it said ok, and was never shown to anybody
         if storage is not None:

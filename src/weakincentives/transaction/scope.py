@@ -433,7 +433,14 @@ class Scope:
                 if kind == 1:
                     undoes[id(resource)] = (resource, None, resource.snapshot())
                 else:
-                    self.enlist(resource, _ParticipantBranch(resource, self))
+                    # Noted before it begins: an interrupt in between must not leave the user's transaction open.
+                    branch = _ParticipantBranch(resource, self)
+                    self.enlist(resource, branch)
+                    try:
+                        branch.begin()
+                    except Exception:
+                        undoes.pop(id(resource), None)
+                        raise
 
     def enlist(self, resource: object, branch: Branch) -> None:
         """Add a branch for a resource that has none yet here."""
@@ -580,7 +587,9 @@ class Scope:
                     branch.rollback()
             except BaseException as error:  # noqa: BLE001  INVARIANT 4, 5: nothing stops the other restores
                 if not isinstance(error, Exception):
-                    interrupt = error
+                    if interrupt is None:
+                        interrupt = error
+                        continue  # a signal comes once: try the same again
                     error = TransactionError(f"interrupted by {type(error).__name__}")
                 error.add_note(f"while restoring {type(resource).__qualname__}")
                 self._unrestored = (*self._unrestored, error)
@@ -588,6 +597,8 @@ class Scope:
         self._undone = True
         if self._unrestored:
             raise RollbackError(_UNRESTORED, self._unrestored) from interrupt
+        if interrupt is not None:
+            raise interrupt
 
     def _publish(self) -> None:
         branches = self._branches()
@@ -595,28 +606,35 @@ class Scope:
             branch.prepare(self)
         stores = sorted(self._overlays, key=_by_serial) if len(self._overlays) > 1 else list(self._overlays)
         locked: list[Store[Any]] = []
+        roots: list[tuple[Store[Any], Any]] = []
+        passed = False
         try:
             for store in stores:
                 store._mutex.acquire()
                 locked.append(store)
-            roots: list[tuple[Store[Any], Any]] = []
             logs: dict[CommitLog, list[tuple[Store[Any], Sequence[Op[Any]]]]] = {}
             for store in stores:
                 overlay = self._overlays[store]
-                roots.append((store, _rebased(store, overlay, store._root)))
+                roots.append((store, _rebased(store, overlay, store._root)))  # runs reducers: may still fail
                 if store.log is not None:
                     logs.setdefault(store.log, []).append((store, overlay.ops))
-            # Replays run user code and may fail, so they come before any participant commits.
-            for branch in branches:
-                branch.settle()
+            # The log's record is the truth where there is one; else a participant may still refuse.
             for log, changes in logs.items():
                 log.append(self.txn_id, changes)
+                passed = True
+            if passed:
+                run_all([branch.settle for branch in branches], "A resource could not commit what the log has kept")
+            else:
+                for branch in branches:
+                    branch.settle()
+                passed = True
             self._decided = True  # the point of no return
-            try:
+            _show(roots)
+        except BaseException as error:
+            if passed and not isinstance(error, Exception):  # an interrupt may not leave half a commit
+                self._decided = True
                 _show(roots)
-            except BaseException:  # an interrupt may not leave half a commit
-                _show(roots)
-                raise
+            raise
         finally:
             for store in reversed(locked):
                 store._mutex.release()
@@ -721,16 +739,20 @@ def _by_serial(store: Store[Any]) -> int:
 class _ParticipantBranch:
     """Carries a user's own transaction along."""
 
-    __slots__ = ("outer", "resource", "token")
+    __slots__ = ("begun", "outer", "resource", "token")
 
     def __init__(self, resource: Participant, scope: Scope) -> None:
         self.resource = resource
         self.token: object = None
+        self.begun = False
         outer = scope.parent
         while outer is not None and outer.branch_of(resource) is None:
             outer = outer.parent
         self.outer = outer
-        hook: Any = getattr(resource, "begin" if outer is None else "savepoint", None)
+
+    def begin(self) -> None:
+        hook: Any = getattr(self.resource, "begin" if self.outer is None else "savepoint", None)
+        self.begun = True
         if hook is not None:
             self.token = hook()
 
@@ -744,6 +766,8 @@ class _ParticipantBranch:
         pass
 
     def rollback(self) -> None:
+        if not self.begun:
+            return
         if self.outer is None:
             self.resource.rollback()
             return
