@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal
 import annotated_types
 import pytest
 
+from weakincentives.adapters import ScriptedAdapter
 from weakincentives.errors import FencedWriteError, PromptValidationError, TransactionError
 from weakincentives.prompt import (
+    MarkdownSection,
     Prompt,
     PromptTemplate,
     ReadBeforeWritePolicy,
@@ -33,6 +35,9 @@ class Note:
 
 def nod(params: None, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult.ok(None)
+
+
+NOD = Tool[None, None](name="nod", description="Nod.", handler=nod)
 
 
 class Odd(enum.Enum):
@@ -129,10 +134,9 @@ def test_a_context_cannot_call_tools_after_its_call() -> None:
         return ToolResult.ok(None)
 
     run_tool(Tool[None, None](name="keep", description="Keep.", handler=keep))
-    tool = Tool[None, None](name="nod", description="Nod.", handler=nod)
 
     with pytest.raises(FencedWriteError) as caught:
-        tool(None, context=kept[0])
+        NOD(None, context=kept[0])
     assert str(caught.value) == "Cannot call 'nod': the tool call around it has ended."
 
 
@@ -147,6 +151,50 @@ def test_a_keyword_that_does_not_exist_is_told_with_those_that_do() -> None:
         "execute_tool has no parameter 'deadlin'; there are: adapter, budget_tracker, deadline, filesystem, "
         "heartbeat, rendered_prompt, resources, run_context"
     )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "session", "text"),
+    [
+        (
+            PromptTemplate(),
+            Session(),
+            "prompt must be a Prompt, got PromptTemplate. Wrap a template: Prompt(template).",
+        ),
+        (Prompt(PromptTemplate()), None, "session must be a Session, got NoneType."),
+    ],
+)
+def test_an_adapter_names_arguments_that_are_mixed_up(prompt: Any, session: Any, text: str) -> None:
+    """A template for a prompt is the likeliest slip, one turn at a time or not."""
+    adapter = ScriptedAdapter(["Hello."])
+    for evaluate in (adapter.evaluate, adapter.stepwise().evaluate):
+        with pytest.raises(TypeError) as caught:
+            evaluate(prompt, session)
+        assert str(caught.value) == text
+
+
+def test_a_turn_is_answered_with_outcomes_not_results() -> None:
+    """What `execute_tool` returned goes back to the model, not the result inside it."""
+    prompt, session = Prompt(PromptTemplate()).bind(extra_tools=[NOD]), Session()
+    steps = ScriptedAdapter([ToolCall("nod", {})]).stepwise()
+    outcome = execute_tool(steps.evaluate(prompt, session).tool_calls[0], session=session)
+
+    with pytest.raises(TypeError) as caught:
+        steps.evaluate(prompt, session, tool_results=[outcome.result])  # type: ignore[list-item]
+
+    assert str(caught.value) == "tool_results takes what execute_tool returned, a ToolOutcome, got ToolResult."
+
+
+def test_what_a_failing_assertion_shows_can_be_told_apart() -> None:
+    """Prompts, sections and scripts say what they are when pytest prints them."""
+    section = MarkdownSection(title="Work", template="Work.", children=[MarkdownSection(template="More.")])
+    template, adapter = PromptTemplate(sections=[section]), ScriptedAdapter(["Hello."])
+
+    assert repr(section) == "<MarkdownSection Work>"
+    assert repr(section.children[0]) == "<MarkdownSection without title>"
+    assert repr(Prompt(template)) == "<Prompt of <PromptTemplate: work>>"
+    assert repr(PromptTemplate()) == "<PromptTemplate: no sections>"
+    assert repr(adapter) == "<ScriptedAdapter: turn 0 of 1>"
 
 
 def test_a_tool_called_without_the_runtime_says_what_to_import() -> None:

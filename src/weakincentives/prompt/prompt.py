@@ -191,6 +191,9 @@ class Prompt(Generic[OutputT]):
         if overrides_store is not None:
             _ = self.texts
 
+    def __repr__(self) -> str:
+        return f"<Prompt of {self.template!r}>"
+
     # -- binding ---------------------------------------------------------------------------------------------------
 
     def bind(

@@ -78,6 +78,9 @@ class Section(Generic[ParamsT]):
         if self.summary is None and self.visibility is not SectionVisibility.FULL:
             raise PromptValidationError(f"{called}: a section that can be shown as a summary needs summary=.")
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.title or self.key or 'without title'}>"
+
     @property
     def params_type(self) -> type[ParamsT] | None:
         """The params dataclass of `Section[Params]`, or the type of the default params, or None."""
