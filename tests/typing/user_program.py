@@ -7,7 +7,7 @@ from typing import Any, assert_type
 
 from weakincentives.adapters import PromptResponse, ScriptedAdapter
 from weakincentives.dbc import ensure, require
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.prompt import MarkdownSection, PolicyDecision, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime import MainLoop, Session, ToolCall, ToolOutcome, execute_tool
 
 
@@ -29,8 +29,26 @@ def search(params: Search, *, context: ToolContext) -> ToolResult[Hits]:
     return ToolResult.ok(Hits((params.query,)), message="Found 1")
 
 
+class ByName:
+    """A policy in its shortest form: the tool's name, and a text that denies."""
+
+    def check(self, tool_name: str, params: object, context: ToolContext) -> str | None:
+        return f"{tool_name} is not for today" if context.session[Hits].all() else None
+
+
+class ByDecision:
+    def check(self, tool: Tool[Any, Any], params: object, *, context: ToolContext) -> PolicyDecision:
+        return PolicyDecision(allowed=tool.name == "search", reason="Search only.")
+
+
+class Asking:
+    async def check(self, tool_name: str, params: object, *, context: ToolContext) -> str | None:
+        return None
+
+
 tool = Tool[Search, Hits](name="search", description="Search the library.", handler=search)
-template = PromptTemplate[Hits](sections=[MarkdownSection(title="Library", template="Find books.", tools=[tool])])
+section = MarkdownSection(title="Library", template="Find books.", tools=[tool], policies=[ByName(), ByDecision()])
+template = PromptTemplate[Hits](sections=[section], policies=[Asking()])
 prompt, session = Prompt(template), Session()
 outcome = execute_tool(ToolCall("search", {"query": "owls"}), prompt=prompt, session=session)
 response = ScriptedAdapter(["{}"]).evaluate(prompt, session)
