@@ -43,7 +43,9 @@ RESULT_STATUSES: Final[tuple[str, ...]] = get_args(ResultStatus)
 LOCATIONS: Final[tuple[str, ...]] = ("client", "wardwright", "provider", "remote_mcp", "unknown")
 
 MEMO_LIMIT: Final = 4096
-"""Callers choose names: what is remembered about them is bounded."""
+"""Callers choose names: what is remembered about them is bounded …"""
+MEMO_LENGTH: Final = 256
+"""… in number and in length."""
 
 ENTRY_KEYS: Final[tuple[str, ...]] = (
     "match",
@@ -60,9 +62,13 @@ STATUS_KEYS: Final[tuple[str, ...]] = ("pattern", "pointer", "equals", "status",
 PLACEHOLDER: Final[re.Pattern[str]] = re.compile(r"\{([a-z_]+)\}")
 
 
-@lru_cache(maxsize=MEMO_LIMIT)
 def fold(text: str) -> str:
     """Compatibility form without case: how names are compared."""
+    return _fold_short(text) if len(text) <= MEMO_LENGTH else unicodedata.normalize("NFKC", text).casefold()
+
+
+@lru_cache(maxsize=MEMO_LIMIT)
+def _fold_short(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
@@ -195,6 +201,8 @@ class Catalog:
         known = self._memo.get(raw_name)
         if known is None:
             known = self._resolve(raw_name)
+            if len(raw_name) > MEMO_LENGTH:
+                return known
             if len(self._memo) >= MEMO_LIMIT:
                 self._memo.clear()
             self._memo[raw_name] = known
@@ -207,6 +215,8 @@ class Catalog:
         known = self._memo.get(memo_key)
         if known is None:
             known = self._with_attributes(namespace, name or kind, {}, "exact")
+            if len(memo_key) > MEMO_LENGTH:
+                return known
             if len(self._memo) >= MEMO_LIMIT:
                 self._memo.clear()
             self._memo[memo_key] = known

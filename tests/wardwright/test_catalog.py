@@ -135,4 +135,6 @@ def test_what_is_remembered_about_names_is_bounded() -> None:
     catalog = Catalog([default_entries()])
     for number in range(10_000):
         catalog.resolve(f"tool{number}")
+    catalog.resolve("x" * 100_000)
     assert len(catalog._memo) <= 4096
+    assert max(len(name) for name in catalog._memo) < 300

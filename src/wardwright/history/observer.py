@@ -47,6 +47,8 @@ SURFACE: Final = "surface"
 MAX_PINNED: Final = 512
 """Definitions pinned per session. A tool beyond them counts as changed: the cap errs towards denying."""
 MAX_SURFACES: Final = 256
+MAX_SURFACE_BYTES: Final = 200_000
+"""Surfaces remembered, and how big each may be: callers choose them."""
 
 
 @dataclass(slots=True)
@@ -200,9 +202,11 @@ class Observer:
         known = self._surfaces.get(names)
         content = [(tool.description, tool.schema, tool.hosted, tool.controls, tool.server) for tool in tools]
         if known is None or known.content != content:
-            name = hashlib.sha256(orjson.dumps(list(tools))).hexdigest()[:32]
-            known = self._name_tools(name, tools)
+            dumped = orjson.dumps(list(tools))
+            known = self._name_tools(hashlib.sha256(dumped).hexdigest()[:32], tools)
             known.content = content
+            if len(dumped) > MAX_SURFACE_BYTES:
+                return known
             if len(self._surfaces) >= MAX_SURFACES:
                 self._surfaces.clear()
             self._surfaces[names] = known

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, cast
 import orjson
 
 from wardwright.catalog import (
+    MEMO_LENGTH,
     Catalog,
     Entry,
     compile_catalog,
@@ -320,6 +321,8 @@ class RuleSet:
         found = self._memo.get(key)
         if found is None:
             found = self._find(gate, fact)
+            if len(fact.namespace) + len(fact.name) > MEMO_LENGTH:
+                return found
             if len(self._memo) >= MEMO_LIMIT:
                 self._memo.clear()
             self._memo[key] = found
