@@ -180,7 +180,6 @@ class World:
     """A session, files, resources and a tool that touches all of them."""
 
     faults: Faults
-    with_database: bool = True
     open_handles: int = 0
     session: Session = field(default_factory=Session)
     heard: list[object] = field(default_factory=list[object])
@@ -207,7 +206,7 @@ class World:
             resources={
                 Filesystem: self.files,
                 Counter: self.counter,
-                **({Database: self.database} if self.with_database else {}),
+                Database: self.database,
                 LateCounter: Binding(LateCounter, self._build_late),
                 Handle: Binding(Handle, lambda _: Handle(self), scope=Scope.TOOL_CALL),
             }
@@ -242,8 +241,7 @@ class World:
         context.session.dispatch(Ordered(params.item))
         context.filesystem.write("kept.txt", "changed")
         context.filesystem.write("new/deep.txt", "created")
-        if self.with_database:
-            get(Database).insert(params.item)
+        get(Database).insert(params.item)
         context.session[Line].append(Line("direct"))
         self.faults.hit("handler.end")
         _worlds[id(self)] = self

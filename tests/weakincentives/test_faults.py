@@ -7,8 +7,10 @@ import contextlib
 import errno
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from weakincentives.errors import RollbackError, SessionStorageError, Transactio
 from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import Tool, ToolResult
 from weakincentives.runtime import Session, ToolCall, ToolInvoked, TransactionRolledBack, aexecute_tool, execute_tool
+from weakincentives.transaction import current_scope
 
 from .faults import Faults, Line, Order, Total, World, finished_state, sweep
 
@@ -151,7 +154,7 @@ def test_a_disk_that_is_full_at_the_nth_write_leaves_memory_and_file_agreeing(
             return write(*arguments)
 
         with Session.open(path) as session:
-            world = World(Faults(), with_database=False, session=session)
+            world = World(Faults(), session=session)
             session.attach("files", world.files)
             start = world.state()
             kept = False
@@ -313,6 +316,78 @@ def test_a_task_cancelled_at_any_tick_of_the_loop_changes_nothing_or_everything(
         return ticks
 
     assert asyncio.run(sweep_ticks()) >= 3
+
+
+HEART = ("transaction/lock.py", "transaction/scope.py", "session/session.py", "session/log.py", "runtime/execute.py")
+
+
+class CtrlC:
+    """Raises KeyboardInterrupt at the n-th place in the heart where CPython may deliver a signal.
+
+    Those places are the entry of a Python function and the return of a C function.
+    """
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self.fired = ""
+
+    def __enter__(self) -> CtrlC:
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        # An exception in a generator expression that `all` or `any` has done with is dropped by Python itself.
+        if event not in ("call", "c_return") or not code.co_filename.endswith(HEART) or code.co_name == "<genexpr>":
+            return
+        self._left -= 1
+        if self._left == 0:
+            sys.setprofile(None)
+            self.fired = f"{code.co_name}:{frame.f_lineno} {event} {getattr(argument, '__name__', '')}"
+            raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # struck before the pipeline was begun
+@pytest.mark.parametrize("success", [True, False])
+@pytest.mark.parametrize("nested", [False, True])
+def test_ctrl_c_at_any_place_in_the_heart_leaves_no_lock_and_no_half_call(success: bool, nested: bool) -> None:
+    """Invariant 5 to the letter: wherever the signal strikes, also in the clean-up of another failure."""
+
+    def interrupted_at(place: int) -> bool:
+        world = World(Faults())
+        start = world.state()
+
+        def order(params: Order, *, context: Any) -> ToolResult[Any]:
+            result = world._order(params, context=context)
+            return result if success else ToolResult.error("failed on purpose")
+
+        def outer(params: Order, *, context: Any) -> ToolResult[str]:
+            inner(params, context=context)
+            return ToolResult.ok("went on")
+
+        inner = Tool[Order, Any](name="order", description="Order.", handler=order)
+        world.prompt = world._prompt(inner, Tool[Order, str](name="outer", description="Outer.", handler=outer))
+        call = ToolCall("outer" if nested else "order", {})
+        with contextlib.suppress(KeyboardInterrupt), CtrlC(place) as signal:
+            execute_tool(call, prompt=world.prompt, session=world.session)
+        fired = signal.fired
+        assert current_scope() is None, fired
+        outcomes = {event.tool_name: event.outcome for event in world.events()}
+        assert len(outcomes) == len(world.events()) <= 1 + nested, fired
+        # Before a call has begun there is nothing to record; from then on there is one event.
+        assert outcomes or world.state() == start, fired
+        kept = outcomes.get("order") == "ok" and (not nested or outcomes.get("outer") == "ok")
+        assert world.state() == (finished_state() if kept else start), fired
+        world.check_usable()
+        return bool(fired)
+
+    place = 1
+    while interrupted_at(place):
+        place += 1
+    assert place > 100
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])

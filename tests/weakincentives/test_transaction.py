@@ -310,6 +310,28 @@ def test_a_block_inside_a_read_only_call_is_refused() -> None:
     assert 'this tool is declared effects="none"' in outcome.text
 
 
+def test_a_tool_that_can_write_is_not_called_from_a_read_only_one() -> None:
+    """Refused before its handler runs, with a word about why; the read-only call goes on."""
+    ran: list[str] = []
+
+    def write(params: Step, *, context: Any) -> ToolResult[str]:
+        ran.append("handler")
+        return ToolResult.ok("x")
+
+    inner = tool_of("write", write)
+
+    def read(params: Step, *, context: Any) -> ToolResult[str]:
+        return ToolResult.ok(inner(Step(), context=context).message)
+
+    outcome = execute_tool(
+        ToolCall("read", {}), prompt=prompt_of(inner, tool_of("read", read, effects="none")), session=Session()
+    )
+    assert outcome.value == (
+        "Cannot call 'write' here: the tool call around it is declared effects=\"none\" and may not write."
+    )
+    assert ran == []
+
+
 def test_a_block_may_end_in_another_task_than_it_began() -> None:
     """An async fixture enters in one task and leaves in another: kept, and the session is free again."""
     session = Session()
