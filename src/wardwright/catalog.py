@@ -214,7 +214,7 @@ class Catalog:
         memo_key = f"\x00{namespace}\x00{name}"
         known = self._memo.get(memo_key)
         if known is None:
-            known = self._with_attributes(namespace, name or kind, {}, "exact")
+            known = self.identify(namespace, name or kind, {}, "exact")
             if len(memo_key) > MEMO_LENGTH:
                 return known
             if len(self._memo) >= MEMO_LIMIT:
@@ -244,16 +244,17 @@ class Catalog:
                 name = _fill(entry.name, captured) or captured.get("name", source)
                 if fold(namespace).startswith("provider."):
                     break  # a caller's tool never gets the name of one that a provider runs
-                return self._with_attributes(namespace, name, entry.attributes, "inferred")
+                return self.identify(namespace, name, entry.attributes, "inferred")
         if literal is not None:
             entry = self._identity[literal]
             name = entry.name or unicodedata.normalize("NFKC", raw_name)
-            return self._with_attributes(entry.namespace or "unknown", name, entry.attributes, "exact")
-        return self._with_attributes("unknown", unicodedata.normalize("NFKC", raw_name), {}, "ambiguous")
+            return self.identify(entry.namespace or "unknown", name, entry.attributes, "exact")
+        return self.identify("unknown", unicodedata.normalize("NFKC", raw_name), {}, "ambiguous")
 
-    def _with_attributes(
+    def identify(
         self, namespace: str, name: str, own: Mapping[str, Any], confidence: Literal["exact", "inferred", "ambiguous"]
     ) -> Identity:
+        """A named tool with every attribute that an entry knows of it; `own` ones come first."""
         attributes = dict(own)
         folded_namespace, folded_name = fold(namespace), fold(name)
         for namespace_fits, name_fits, entry in self._attributes:

@@ -177,7 +177,8 @@ class Oracle:
                     hit = later if rule.then is not None else fits(rule.after, f, denying)
                 elif isinstance(rule, r.AllowedTools):
                     named = [t for t in rule.allowed if t.namespace in ("", f.namespace) and t.name == f.name]
-                    hit = gate == "reply" and self.phase in rule.phases and not named and f.phase != RESULT
+                    phases = {*rule.phases, "unknown", *(["argument_repair"] if "planning" in rule.phases else [])}
+                    hit = gate == "reply" and not named and f.phase != RESULT and bool({f.phase, self.phase} & phases)
                 else:
                     continue
                 if hit:

@@ -65,7 +65,7 @@ class Head(NamedTuple):
     surface_digest: str = ""
     """Of the declared tools last seen; their pinned hashes are the register `("surface", raw name)`."""
     phase: str = "planning"
-    """Phase of the last request: what `allowed_tools` judges the reply by."""
+    """Phase of the last request: `allowed_tools` judges the reply by it too."""
     repairing: tuple[str, ...] = ()
     """Raw names of tools whose last call failed with invalid arguments."""
     last_ids: tuple[str, ...] = ()

@@ -1018,7 +1018,7 @@ class _Compiler:
             return
         for namespace in matcher.namespace or ("\ue000",):
             for name in matcher.name or ("\ue000",):
-                sample = self.catalog._with_attributes(
+                sample = self.catalog.identify(
                     namespace.replace("*", "\ue000"), name.replace("*", "\ue000"), {}, "ambiguous"
                 )
                 if sample.risk_class == "unknown":

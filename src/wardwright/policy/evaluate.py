@@ -678,11 +678,9 @@ def _server_listed(run: Run, rule: AllowedTools, raw_name: str) -> bool:
 
 
 def _allowed_call(run: Run, rule: AllowedTools, index: int) -> None:
+    """A list governs a call by the call's own phase, and by the phase of the request it answers."""
     fact = run.observed.facts[index]
-    phase = run.session.state.head.phase
-    if not phase_covers(rule.phases, phase) and not (
-        fact.phase == "argument_repair" and "argument_repair" in rule.phases
-    ):
+    if not phase_covers(rule.phases, fact.phase) and not phase_covers(rule.phases, run.session.state.head.phase):
         return
     if not listed(rule, fact):
         run.act(rule, index, _evidence(run, rule, [fact]), "block" if rule.surface == "block" else "deny_call")
