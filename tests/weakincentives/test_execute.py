@@ -636,13 +636,14 @@ def test_interrupts_pass_through_after_the_rollback(run: Run, error: type[BaseEx
 
 def sleeper(gate: threading.Event, over: threading.Event, late: list[str]) -> Callable[..., Any]:
     def handler(params: Search, *, context: Any) -> ToolResult[str]:
-        context.session[Note].append(Note("early"))
-        gate.wait(WAIT)
         try:
+            context.session[Note].append(Note("early"))
+            gate.wait(WAIT)
             context.session[Note].append(Note("late"))
         except FencedWriteError:
             late.append("fenced" if context.cancelled else "?")
-        over.set()
+        finally:
+            over.set()
         return ToolResult.ok("too late")
 
     return handler

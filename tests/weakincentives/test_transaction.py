@@ -763,7 +763,7 @@ def test_a_call_that_has_ended_writes_nothing_any_more(end: str) -> None:
     """S9, invariant 7: through its context, captured handles, dispatchers, slices, nested calls and inherited contexts."""
     session, files = Session(), InMemoryFilesystem()
     kept: dict[str, Any] = {}
-    release = threading.Event()
+    began, release = threading.Event(), threading.Event()
 
     def handler(params: Step, *, context: Any) -> ToolResult[str]:
         here = contextvars.copy_context()
@@ -775,6 +775,7 @@ def test_a_call_that_has_ended_writes_nothing_any_more(end: str) -> None:
             files=files,
             run=here.run,
         )
+        began.set()
         if end == "timeout":
             release.wait(WAIT)
         if end == "raise":
@@ -785,6 +786,7 @@ def test_a_call_that_has_ended_writes_nothing_any_more(end: str) -> None:
     prompt = prompt_of(tool, tool_of("note", note), resources={Filesystem: files})
     outcome = execute_tool(ToolCall("h", {}), prompt=prompt, session=session)
     assert outcome.outcome == {"ok": "ok", "timeout": "timeout"}.get(end, "failed")
+    assert began.wait(WAIT)
     assert kept["context"].cancelled
     for write in late_writes(kept):
         with pytest.raises(FencedWriteError):
@@ -827,7 +829,7 @@ def test_a_background_task_of_an_ended_call_is_fenced() -> None:
 
 
 def test_a_nested_call_that_outlives_its_outer_call_keeps_nothing() -> None:
-    """The outer handler times out while the nested one still runs; what that one then returns does not count."""
+    """The outer call is cancelled while the nested one still runs; what that one then returns does not count."""
     session, entered, go, over = Session(), threading.Event(), threading.Event(), threading.Event()
     outcomes: list[str] = []
 
@@ -835,8 +837,6 @@ def test_a_nested_call_that_outlives_its_outer_call_keeps_nothing() -> None:
         entered.set()
         assert go.wait(WAIT)
         return ToolResult.ok("slow")
-
-    inner = tool_of("slow", slow)
 
     def outer(params: Step, *, context: Any) -> ToolResult[str]:
         try:
@@ -846,13 +846,23 @@ def test_a_nested_call_that_outlives_its_outer_call_keeps_nothing() -> None:
         over.set()
         return ToolResult.ok("outer")
 
-    prompt = prompt_of(inner, tool_of("outer", outer, timeout=0.02))
-    assert execute_tool(ToolCall("outer", {}), prompt=prompt, session=session).outcome == "timeout"
-    assert entered.wait(WAIT)
+    prompt = prompt_of(tool_of("slow", slow), tool_of("outer", outer))
+
+    async def main() -> None:
+        call = asyncio.create_task(aexecute_tool(ToolCall("outer", {}), prompt=prompt, session=session))
+        await asyncio.to_thread(entered.wait, WAIT)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(main())
     go.set()
     assert over.wait(WAIT)
     assert outcomes[0] != "ok"
-    assert [event.outcome for event in session[ToolInvoked].all() if event.tool_name == "slow"] == ["failed"]
+    assert {event.tool_name: event.outcome for event in session[ToolInvoked].all()} == {
+        "outer": "cancelled",
+        "slow": "failed",
+    }
     with session.transaction():
         pass
 
