@@ -246,7 +246,7 @@ class _Attempt:
         elif params is not None and serde.has_secrets(type(params)):
             params = serde.redact(params)
         result = self.result
-        if result is not None and result.value is not None and serde.has_secrets(type(result.value)):
+        if result is not None and result.value is not None and self._tells_secrets(result.value):
             result = replace(result, value=serde.redact(result.value))
         self.event = ToolInvoked(
             self.name,
@@ -265,6 +265,10 @@ class _Attempt:
             self.denied_by,
         )
         return self.event
+
+    def _tells_secrets(self, value: object) -> bool:
+        declared = None if self.tool is None else self.tool.result_type
+        return serde.has_secrets(type(value)) or (declared is not None and serde.has_secrets(declared))
 
     def _may_hold_secrets(self) -> bool:
         """Whether arguments that could not be parsed may hold a secret: by their tool, or by any if it is unknown."""

@@ -99,7 +99,8 @@ class _Shared:
 
 
 def view_of(resources: object) -> ResourceView:
-    """The resources to take into a transaction: an opened context, a mapping of instances, one instance, or None."""
+    """The resources to take into a transaction: an opened context, a prompt or tool context that has one, instances by
+    type or in a list, one instance, or None. What could not be undone is refused, not silently left out."""
     if resources is None:
         return _Fixed(())
     if hasattr(resources, "built") and hasattr(resources, "observe"):
@@ -108,6 +109,16 @@ def view_of(resources: object) -> ResourceView:
         return cast("ResourceView", resources) if shared is None else _Shared(shared, cast("ResourceView", resources))
     if isinstance(resources, Mapping):
         return _Fixed(tuple(cast("Mapping[object, object]", resources).values()))
+    if isinstance(resources, list | tuple | set | frozenset):
+        return _Fixed(tuple(cast("Sequence[object]", resources)))
+    inner = getattr(resources, "resources", None)
+    if inner is not None and not callable(inner):
+        return view_of(inner)
+    if not _kind_of(type(resources)) and not getattr(resources, "__transactional__", False):
+        raise TypeError(
+            f"{type(resources).__qualname__} cannot take part in a transaction. Pass prompt.resources, an open context, or "
+            "objects with snapshot() and restore(snapshot)."
+        )
     return _Fixed((resources,))
 
 
