@@ -7,8 +7,10 @@ open, nothing stores them. What is kept of them is a keyed digest over canonical
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import orjson
@@ -189,11 +191,54 @@ def stored(fact: ToolFact) -> dict[str, Any]:
 
 
 def canonical(text: str) -> bytes:
-    """Canonical JSON of `text` (keys sorted, no white space); the text itself, marked, when it is not JSON."""
+    """Canonical JSON of `text`: keys sorted, no white space. Different values never share one form.
+
+    What a fast parser would blur (a key given twice, numbers beyond its range) is kept apart; what is no JSON is the text itself, marked.
+    """
+    raw = text.encode("utf-8", "surrogatepass")
     try:
-        return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS)
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return b"\x00" + text.encode("utf-8", "surrogatepass")
+        value = orjson.loads(text)
+        plain = orjson.dumps(value)
+        if plain == raw or plain == raw.replace(b'": ', b'":').replace(b', "', b',"'):
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        return _exact(text)
+    except (ValueError, TypeError, RecursionError, ArithmeticError):
+        return b"\x00" + raw
+
+
+def _exact(text: str) -> bytes:
+    blurred: list[str] = []
+
+    def whole(digits: str) -> Any:
+        number = int(digits)
+        if -(2**63) <= number < 2**64:
+            return number
+        blurred.append(digits)
+        return f"~int:{number}"
+
+    def fraction(digits: str) -> Any:
+        number = float(digits)
+        exact = Decimal(digits)
+        if exact == Decimal(repr(number)):
+            return number
+        blurred.append(digits)
+        return f"~number:{exact.normalize()}"
+
+    def pairs(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(entries)
+        if len(found) != len(entries):
+            raise ValueError("a key occurs twice")
+        return found
+
+    value = json.loads(
+        text, object_pairs_hook=pairs, parse_int=whole, parse_float=fraction, parse_constant=_no_constant
+    )
+    form = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return b"\x01" + form if blurred else form
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
 
 
 def keyed(key: bytes, data: bytes) -> str:
