@@ -13,6 +13,7 @@ from types import CoroutineType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ..errors import ResourceError
+from ..transaction import current_scope
 
 
 @runtime_checkable
@@ -89,7 +90,15 @@ def close_all(instances: Iterable[object]) -> list[Failure]:
         except BaseException as error:  # noqa: BLE001
             # INVARIANT: closing never stops half-way, not even for Ctrl-C; `raise_failures` raises afterwards.
             failures.append((type(instance).__name__, error))
+        _forget(instance)
     return failures
+
+
+def _forget(instance: object) -> None:
+    """What is closed inside a transaction cannot be put back when that rolls back, and need not be."""
+    scope = current_scope()
+    if scope is not None:
+        scope.forget(instance)
 
 
 async def aclose_all(instances: Iterable[object]) -> list[Failure]:
@@ -103,6 +112,7 @@ async def aclose_all(instances: Iterable[object]) -> list[Failure]:
         except BaseException as error:  # noqa: BLE001
             # INVARIANT: as in close_all; a cancellation is raised after the last close.
             failures.append((type(instance).__name__, error))
+        _forget(instance)
     return failures
 
 

@@ -223,6 +223,7 @@ class _Attempt:
     def fail(self, outcome: Outcome, message: str, *, retryable: bool = True) -> None:
         if self.params is not UNPARSED and self.params is not None:
             message = serde.hide_secrets(message, self.params)
+        message = _sound(message)
         self.outcome = outcome
         self.result = ToolResult.error(message)
         self.text = message
@@ -529,7 +530,7 @@ async def _handle(
         told = result.message if attempt.params is None else serde.hide_secrets(result.message, attempt.params)
         if told is not result.message:
             attempt.result = replace(result, message=told)
-        attempt.text = told
+        attempt.text = _sound(told)
         attempt.retryable = True
     return result
 
@@ -547,6 +548,7 @@ async def _approve_result(
         text = text_or_awaitable(result)
         if not isinstance(text, str):
             text = await _settled(driver, text)
+        text = _sound(text)
         if tool.output_limit is not None and len(text) > tool.output_limit:
             text = spill(context.session, attempt.call_id, text, tool.output_limit)
         core = attempt.core
@@ -730,6 +732,16 @@ def _said(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001  INVARIANT: an error that cannot be told is still only a failed call
         return type(error).__name__
+
+
+def _sound(text: str) -> str:
+    """Text that every provider's client can encode: half a surrogate pair would end the run there."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def _shortened(text: str) -> str:

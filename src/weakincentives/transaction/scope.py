@@ -459,6 +459,16 @@ class Scope:
             self._undoes.setdefault(id(resource), (resource, branch, None))
             self._has_branches = True
 
+    def forget(self, resource: object) -> None:
+        """A snapshotable resource has been closed: there is nothing left to put back, here or around."""
+        scope: Scope | None = self
+        while scope is not None:
+            with scope._mutex:
+                entry = scope._undoes.get(id(resource))
+                if entry is not None and entry[1] is None:
+                    del scope._undoes[id(resource)]
+            scope = scope.parent
+
     @property
     def joined(self) -> frozenset[int]:
         """Identities of the resources that take part."""
