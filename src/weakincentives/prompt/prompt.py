@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Self, cast
 
 from typing_extensions import TypeVar
 
+from .. import serde
 from ..errors import PromptValidationError, ToolValidationError, VisibilityExpansionRequired
 from ..frozen import frozen
 from ..resources import ResourceContext, ResourceRegistry, ToolScope
@@ -52,9 +53,13 @@ class ToolBinding:
     """The section that has the tool; empty for tools of the prompt itself."""
     asks: bool = field(init=False)
     """Whether a policy may want somebody's approval before the call takes its turn."""
+    secretive: bool = field(init=False)
+    """Whether parameters or result are declared to hold secrets."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "asks", any(policy.ask is not None for policy in self.policies))
+        declared = (self.tool.params_type, self.tool.result_type)
+        object.__setattr__(self, "secretive", any(serde.has_secrets(hint) for hint in declared if hint is not None))
 
 
 class _Layout:

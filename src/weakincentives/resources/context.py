@@ -453,6 +453,11 @@ class ToolScope:
         return self._store.built
 
     @property
+    def shared(self) -> tuple[object, ...]:
+        """The live singletons this call shares with others."""
+        return self._context._store.built
+
+    @property
     def built_any(self) -> bool:
         """Whether there is anything to close."""
         return bool(self._store.made)

@@ -42,7 +42,7 @@ from ..prompt.tool_context import ToolContext
 from ..prompt.tool_result import ToolResult, text_or_awaitable
 from ..session import Compensated, Session, TransactionRolledBack
 from ..session.session import Core
-from ..transaction import Scope, WriterLock, run_all
+from ..transaction import Scope, run_all
 from ..transaction.scope import current
 from . import workers
 from .call import UNPARSED, ToolCall, ToolOutcome
@@ -54,9 +54,6 @@ T = TypeVar("T")
 
 class Driver:
     """How the pipeline waits: by blocking this thread."""
-
-    def enter(self, scope: Scope, lock: WriterLock, shared: bool) -> Awaitable[None] | None:
-        scope.enter(lock, shared=shared)
 
     def call(self, tool: Tool[Any, Any], params: object, context: ToolContext, scope: Scope) -> Any:
         handler: Any = tool.handler
@@ -75,9 +72,6 @@ class Driver:
 
 class AsyncDriver(Driver):
     """How the pipeline waits: by awaiting. Sync handlers go to a kept thread, so that the loop never blocks."""
-
-    def enter(self, scope: Scope, lock: WriterLock, shared: bool) -> Awaitable[None] | None:
-        return scope.enter_async(lock, shared=shared)
 
     def call(self, tool: Tool[Any, Any], params: object, context: ToolContext, scope: Scope) -> Any:
         handler: Any = tool.handler
@@ -207,6 +201,8 @@ class _Attempt:
     """Whether a durable session has the event in its file."""
     recorded = False
     """Whether the event was put into the log, or is about to be."""
+    secretive = False
+    """Whether the tool's parameters or result are declared to hold secrets."""
     seats = 0
     """How many policies allowed the call and may hold something reserved for it until its handler starts."""
 
@@ -221,7 +217,7 @@ class _Attempt:
         self.started = core.clock.monotonic()
 
     def fail(self, outcome: Outcome, message: str, *, retryable: bool = True) -> None:
-        if self.params is not UNPARSED and self.params is not None:
+        if self.secretive and self.params is not UNPARSED and self.params is not None:
             message = serde.hide_secrets(message, self.params)
         message = _sound(message)
         self.outcome = outcome
@@ -244,10 +240,10 @@ class _Attempt:
                 params = dict(params)  # what the caller does with its own later is not what was called
             if self._may_hold_secrets():
                 params = serde.REDACTED
-        elif params is not None and serde.has_secrets(type(params)):
+        elif self.secretive and params is not None:
             params = serde.redact(params)
         result = self.result
-        if result is not None and result.value is not None and self._tells_secrets(result.value):
+        if result is not None and result.value is not None and (self.secretive or _secretive(result.value.__class__)):
             result = replace(result, value=serde.redact(result.value))
         self.event = ToolInvoked(
             self.name,
@@ -266,10 +262,6 @@ class _Attempt:
             self.denied_by,
         )
         return self.event
-
-    def _tells_secrets(self, value: object) -> bool:
-        declared = None if self.tool is None else self.tool.result_type
-        return serde.has_secrets(type(value)) or (declared is not None and serde.has_secrets(declared))
 
     def _may_hold_secrets(self) -> bool:
         """Whether arguments that could not be parsed may hold a secret: by their tool, or by any if it is unknown."""
@@ -310,6 +302,7 @@ async def pipeline(call: ToolCall, run: Run, driver: Driver) -> ToolOutcome:
             attempt.fail("unknown_tool", _unknown(attempt.name, run))
         else:
             attempt.tool = binding.tool
+            attempt.secretive = binding.secretive
             if _parse(attempt, binding.tool):
                 await _govern(attempt, binding, driver)
     except BaseException as error:
@@ -346,9 +339,10 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
             held.watch(asked.append)
             if await _ask(attempt, binding, context, driver):
                 return
-        waiting = driver.enter(scope, core.lock, readonly)
-        if waiting is not None:
-            await waiting
+        if driver is SYNC:
+            scope.enter(core.lock, shared=readonly)
+        else:
+            await scope.enter_async(core.lock, shared=readonly)
         if core.poison is not None or core.frozen:
             core.check_open()
         current.set(scope)
@@ -358,7 +352,7 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
                 return
         if await _check(attempt, binding, context, driver):
             return
-        if not readonly and not _begin(attempt, scope, run.resources.built):
+        if not readonly and not _begin(attempt, scope, held.shared):
             return
         result = await _handle(attempt, tool, context, inner, driver)
         if result is not None and result.success:
@@ -527,10 +521,9 @@ async def _handle(
         return None
     attempt.result = result
     if not result.success:
-        told = result.message if attempt.params is None else serde.hide_secrets(result.message, attempt.params)
-        if told is not result.message:
-            attempt.result = replace(result, message=told)
-        attempt.text = _sound(told)
+        if attempt.secretive and attempt.params is not None:
+            attempt.result = result = replace(result, message=serde.hide_secrets(message, attempt.params))
+        attempt.text = _sound(result.message)
         attempt.retryable = True
     return result
 
@@ -732,6 +725,16 @@ def _said(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001  INVARIANT: an error that cannot be told is still only a failed call
         return type(error).__name__
+
+
+_secret_types: dict[type, bool] = {}
+
+
+def _secretive(cls: type) -> bool:
+    known = _secret_types.get(cls)
+    if known is None:
+        known = _secret_types[cls] = serde.has_secrets(cls)
+    return known
 
 
 def _sound(text: str) -> str:

@@ -330,7 +330,10 @@ class Session:
 
     def bound(self, scope: Scope | None) -> Session:
         """A handle whose writes belong to `scope`, whatever thread does them."""
-        return Session._of(self._core, scope)
+        handle = object.__new__(Session)
+        handle._core = self._core
+        handle._binding = scope
+        return handle
 
     @property
     def binding(self) -> Scope | None:
