@@ -9,10 +9,12 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 from immutables import Map
 
 from wardwright import compile_plan, govern, load_config
-from wardwright.gateway import passes
+from wardwright.facts import ToolFact
+from wardwright.gateway import judge, passes
 from wardwright.history import (
     LedgerEntry,
     Registers,
@@ -37,6 +39,8 @@ from wardwright.wire.turn import (
     Turn,
     Usage,
 )
+
+from .oracle import Oracle
 
 
 class Session:
@@ -471,3 +475,109 @@ def test_govern_is_a_function_of_what_a_store_keeps(seed: int) -> None:
             registers = apply(registers, answer[1])
             if not passes(answer[0]):
                 break
+
+
+# few words, many hits: random plans in which almost every rule fires
+
+STATES = ("calm", "alert", "locked")
+MATCHERS: list[dict[str, Any]] = [
+    {"namespace": "a"},
+    {"namespace": "b"},
+    {"name": "x"},
+    {"name": "y"},
+    {"namespace": "*"},
+    {"namespace": "a", "phase": "planning"},
+    {"phase": "result_interpretation"},
+    {"namespace": "a", "name": ["x", "y"]},
+    {"risk_class": "write"},
+    {"source": "assistant_tool_call"},
+    {"result_status": "error"},
+]
+ACTIONS: list[dict[str, Any]] = [
+    {"action": "block"},
+    {"action": "deny_call"},
+    {"action": "annotate"},
+    {"action": "alert_async"},
+    {"action": "require_approval"},
+    {"action": "restrict_routes", "routes": ["m1", "m2"]},
+    {"action": "restrict_routes", "routes": ["m3"]},
+    {"action": "switch_model", "target_model": "m1"},
+    {"action": "switch_model", "target_model": "m2"},
+    {"action": "transition", "transition_to": "alert"},
+    {"action": "deny_call", "transition_to": "locked"},
+    {"action": "annotate", "transition_to": "calm"},
+]
+EQUAL = ("tool", "tool+arguments", "tool+arguments+result")
+
+
+def some_rule(chance: random.Random, number: int) -> dict[str, Any]:
+    """A rule of any kind the oracle knows."""
+    tool, action = dict(chance.choice(MATCHERS)), dict(chance.choice(ACTIONS))
+    kind = chance.choice(("select", "loop", "history", "sequence", "sequence", "move", "move", "allow"))
+    rule: dict[str, Any] = {"id": f"r{number}"}
+    match kind:
+        case "select":
+            rule |= {"kind": "tool_selector", "tool": tool, **action}
+        case "loop":
+            rule |= {"kind": "tool_loop_threshold", "tool": tool, "threshold": chance.randint(1, 4), **action}
+            rule["equal"] = chance.choice(EQUAL)
+        case "history":
+            rule |= {"kind": "history_threshold", "tool": tool, "threshold": chance.randint(1, 4), **action}
+        case "sequence":
+            later = dict(chance.choice(MATCHERS))
+            rule |= {"kind": "tool_sequence", "after": {"tool": tool}, "before": {"tool": later}, **action}
+        case "move":
+            rule |= {"kind": "tool_sequence", "after": {"tool": tool}, "transition_to": chance.choice(STATES)}
+        case _:
+            listed = {"phase": ["planning", "result_interpretation"], "allowed_tools": [{"name": "x"}]}
+            rule |= {"kind": "allowed_tools", "mode": "deny_call", **listed}
+    if kind in ("loop", "history", "sequence", "move") and chance.random() < 0.4:
+        rule["within"] = {chance.choice(("turns", "events")): chance.randint(1, 3), "ms": chance.randint(4, 12)}
+    if kind in ("sequence", "move") and chance.random() < 0.5:
+        rule["until"] = chance.choice(
+            ({"tool": dict(chance.choice(MATCHERS))}, {"user_turn": True}, {"clean_turn": True})
+        )
+    if kind == "sequence" and chance.random() < 0.2:
+        rule["until"] = {"state": chance.choice(("alert", "locked"))}
+    if chance.random() < 0.3:
+        rule["state_scope"] = chance.choice((["calm"], ["alert", "locked"], ["locked"]))
+    if kind != "allow" and chance.random() < 0.3:
+        rule |= {"priority": chance.randint(-2, 2), "mode": chance.choice(("enforce", "enforce", "observe"))}
+    return rule
+
+
+def some_fact(chance: random.Random, gate: str, call_id: str) -> ToolFact:
+    sources: Sequence[Any] = ("tool_result", "tool_result", "assistant_tool_call", "tool_choice", "inferred")
+    source: Any = chance.choice(("assistant_tool_call",) * 5 + ("provider_event",) if gate == "reply" else sources)
+    phase: Any = chance.choice(("planning",) * 6 + ("argument_repair", "unknown"))
+    fact = ToolFact(chance.choice("ab"), chance.choice("xy"), "raw", "unknown", phase, source, call_id)
+    fact.phase = "result_interpretation" if source == "tool_result" else phase
+    fact.risk_class = chance.choice(("write", "unknown"))
+    fact.result_status = chance.choice(("error", "success", "unknown"))
+    fact.arguments_digest, fact.result_digest = chance.choice("12"), chance.choice(("", "9"))
+    fact.repeat = chance.random() < 0.12
+    return fact
+
+
+@pytest.mark.parametrize("start", range(0, 300, 20))
+def test_dense_plans_rule_as_the_oracle_does(start: int) -> None:
+    """E1–E8, A1–A3: where nearly every rule fires, states move and routes conflict, engine and oracle still agree."""
+    for seed in range(start, start + 20):
+        chance = random.Random(seed)
+        machine = {"initial_state": "calm", "states": [{"id": state} for state in STATES]}
+        drawn = [some_rule(chance, number) for number in range(chance.randint(2, 6))]
+        plan = compile_plan(load_config(yaml.safe_dump({"state_machine": machine, "governance": drawn})))
+        part = plan.models["default"]
+        oracle, registers, now = Oracle(part.rules.rules, part.machines["default"]), Registers(key=b"k"), 1000
+        for step in range(chance.randint(3, 9)):
+            gate: Gate = chance.choice(("request", "reply", "reply"))
+            facts = [some_fact(chance, gate, f"{step}-{place}") for place in range(chance.randint(1, 4))]
+            users = [0] if gate == "request" and chance.random() < 0.4 else []
+            now += chance.choice((0, 0, 1, 3, 8))
+            turn = Turn(gate, "chat_completions", "m", caller=Caller(session_id="s"))
+            ruling, delta = judge(plan, registers, turn, facts, now, user_turns=users)
+            registers = apply(registers, delta)
+            verdict = oracle.judge(gate, facts, users, now)
+            fired = {(one.rule_id, one.effect, one.facts, one.enforced) for one in ruling.findings}
+            seen = (fired, ruling.decision, [one.status for one in ruling.calls], ruling.states)
+            assert seen == (verdict.fired, verdict.decision, verdict.calls, {"default": verdict.state}), (seed, step)
