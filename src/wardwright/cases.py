@@ -13,15 +13,27 @@ from typing import Any, Final, cast
 
 import orjson
 
-from wardwright.config import Node, Problems, parse_yaml
+from wardwright.config import Node, Problems, kind_of, parse_yaml
 from wardwright.errors import ConfigError, Problem, WardwrightError
-from wardwright.facts import STORED_FIELDS, ToolFact, stored
+from wardwright.facts import (
+    CONFIDENCES,
+    EXECUTION_LOCATIONS,
+    MARKS,
+    PHASES,
+    RESULT_STATUSES,
+    RISK_CLASSES,
+    SOURCES,
+    STORED_FIELDS,
+    ToolFact,
+    stored,
+)
 from wardwright.gateway import govern, judge, model_plan, passes
 from wardwright.history import Registers, ScopeState, apply, scope_key
-from wardwright.policy.compile import Plan
+from wardwright.policy.compile import ACTION_KEYS, Plan
 from wardwright.policy.rules import Ruling
 from wardwright.policy.states import enter
 from wardwright.policy.windows import Position
+from wardwright.wire import anthropic, chat_completions, mcp, responses
 from wardwright.wire.turn import (
     Caller,
     CallItem,
@@ -62,9 +74,16 @@ GIVEN_KEYS: Final = (
     "approve",
     "model",
     "wire",
+    "body",
+    "reply_body",
     "steps",
 )
-STEP_KEYS: Final = tuple(key for key in GIVEN_KEYS if key not in ("steps", "state", "model", "wire"))
+STEP_KEYS: Final = tuple(key for key in GIVEN_KEYS if key not in ("steps", "state", "model"))
+HAPPENS: Final = ("transcript", "body", "reply", "reply_body", "result", "facts")
+"""Keys that bring something to a gate; of `tools` alone a request is made. A step has its own of them, not the case's."""
+RULINGS: Final = ("allow", *ACTION_KEYS)
+WIRE_FORMS: Final = {"chat_completions": chat_completions, "responses": responses, "anthropic": anthropic}
+"""Wires in whose own form a request (`body`) and its reply (`reply_body`) may be given; for `mcp` a `body` is a list of messages."""
 EXPECT_KEYS: Final = (
     "rules",
     "state",
@@ -152,9 +171,7 @@ def load_cases(source: str | PathLike[str]) -> tuple[Case, ...]:
         if len(given) < 3:
             continue
         _check_given(given["given"], problems, GIVEN_KEYS)
-        expect = problems.mapping(given["expect"], (), ("ruling", *EXPECT_KEYS))
-        if "ruling" not in expect and "error" not in expect:
-            problems.error(given["expect"], "missing key 'ruling'")
+        _check_expect(given["expect"], problems)
         name = problems.text(given["case"])
         cases.append(Case(name, file, node.line, given["given"].plain() or {}, given["expect"].plain() or {}))
     if problems.errors:
@@ -163,21 +180,143 @@ def load_cases(source: str | PathLike[str]) -> tuple[Case, ...]:
 
 
 def _check_given(node: Node, problems: Problems, keys: Sequence[str]) -> None:
-    given = problems.mapping(node, (), keys)
-    for step in problems.sequence(given["steps"]) if "steps" in given else ():
-        _check_given(step, problems, STEP_KEYS)
+    given = {key: child for key, child in problems.mapping(node, (), keys).items() if child.value is not None}
+    known = isinstance(node.value, dict) and node.value.keys() <= set(keys)
+    if known and not given.keys() & {*HAPPENS, "tools", "steps"}:
+        problems.error(node, f"nothing happens: give one of {', '.join((*HAPPENS, 'tools'))}")
+    if "steps" in given:
+        steps = problems.sequence(given["steps"])
+        if not steps and isinstance(given["steps"].value, tuple):
+            problems.error(given["steps"], "must not be an empty list")
+        for step in steps:
+            _check_given(step, problems, STEP_KEYS)
     for message in problems.sequence(given["transcript"]) if "transcript" in given else ():
         fields = problems.mapping(message, ("role",), MESSAGE_KEYS)
         if "role" in fields:
             problems.choice(fields["role"], ("system", "developer", "user", "assistant", "tool"))
+        _check_calls(fields, problems)
     if "reply" in given:
-        problems.mapping(given["reply"], (), ("content", "tool_calls", "hosted", "hosted_results"))
+        _check_calls(
+            problems.mapping(given["reply"], (), ("content", "tool_calls", "hosted", "hosted_results")), problems
+        )
     if "result" in given:
-        problems.mapping(given["result"], ("tool_call_id", "content"), ("is_error", "name", "arguments"))
+        _check_fields(
+            problems.mapping(given["result"], ("tool_call_id", "content"), ("is_error", "name", "arguments")), problems
+        )
+    for tool in problems.sequence(given["tools"]) if "tools" in given else ():
+        if not isinstance(tool.value, str):
+            fields = problems.mapping(tool, (), ("name", "description", "parameters", "hosted", "controls"))
+            if isinstance(tool.value, dict) and not fields.keys() & {"name", "hosted"}:
+                problems.error(tool, "missing key 'name' (or 'hosted')")
+            _check_fields(fields, problems)
     for fact in problems.sequence(given["facts"]) if "facts" in given else ():
-        problems.mapping(fact, ("namespace", "name"), (*STORED_FIELDS[2:], "arguments", "content"))
-    if "caller" in given:
-        problems.mapping(given["caller"], (), CALLER_KEYS)
+        _check_fact(
+            problems.mapping(fact, ("namespace", "name"), (*STORED_FIELDS[2:], "arguments", "content")), problems
+        )
+    for child in problems.mapping(given["caller"], (), CALLER_KEYS).values() if "caller" in given else ():
+        _check_name(child, problems)
+    if "usage" in given:
+        usage = problems.mapping(given["usage"], (), ("input_tokens", "output_tokens", "price"))
+        for key, child in usage.items():
+            problems.number(child, 0) if key == "price" else problems.integer(child)
+    for key in ("at", "elapsed_ms"):
+        if key in given:
+            problems.integer(given[key], 0)
+    for key in ("claims_trusted", "released"):
+        if key in given:
+            problems.boolean(given[key])
+    for key in ("model", "target", "tool_choice"):
+        if key in given:
+            problems.text(given[key])
+    for key in ("approve", "server_tools"):
+        if key in given:
+            problems.texts(given[key], empty=True)
+    for key in ("reply_body", "response_format", "claims"):
+        if key in given and not isinstance(given[key].value, dict):
+            problems.error(given[key], f"expected a mapping, got {kind_of(given[key])}")
+    wire = problems.choice(given["wire"], (*WIRE_FORMS, "mcp")) if "wire" in given else ""
+    if "body" in given and not isinstance(given["body"].value, (dict, tuple) if wire == "mcp" else dict):
+        problems.error(given["body"], f"expected a mapping, got {kind_of(given['body'])}")
+    if "body" in given and "transcript" in given:
+        problems.error(given["body"], "a request is either a 'transcript' or a 'body'")
+    if "reply_body" in given and "reply" in given:
+        problems.error(given["reply_body"], "a reply is either a 'reply' or a 'reply_body'")
+
+
+def _check_calls(fields: Mapping[str, Node], problems: Problems) -> None:
+    """What an assistant message may hold beside its text, and a tool message beside its content."""
+    _check_fields(fields, problems)
+    for call in problems.sequence(fields["tool_calls"]) if "tool_calls" in fields else ():
+        if isinstance(call.value, dict) and "function" in call.value:
+            outer = problems.mapping(call, ("function",), ("id", "type"))
+            _check_fields(problems.mapping(outer["function"], ("name",), ("arguments",)), problems)
+        else:
+            _check_fields(problems.mapping(call, ("name",), ("id", "arguments")), problems)
+    for call in problems.sequence(fields["hosted"]) if "hosted" in fields else ():
+        _check_fields(problems.mapping(call, ("kind",), ("id", "arguments")), problems)
+    for result in problems.sequence(fields["hosted_results"]) if "hosted_results" in fields else ():
+        _check_fields(problems.mapping(result, ("kind",), ("id", "content", "is_error")), problems)
+
+
+def _check_fields(fields: Mapping[str, Node], problems: Problems) -> None:
+    for key in ("id", "name", "kind", "hosted", "tool_call_id"):
+        if key in fields and not isinstance(fields[key].value, tuple):
+            _check_name(fields[key], problems)
+    if "is_error" in fields and fields["is_error"].value is not None:
+        problems.boolean(fields["is_error"])
+
+
+def _check_name(node: Node, problems: Problems) -> None:
+    """A number may stand for a name; what YAML reads as true, false or nothing is a trap."""
+    if node.value is None or isinstance(node.value, (bool, dict, tuple)):
+        hint = "; quote it" if isinstance(node.value, bool) else ""
+        problems.error(node, f"expected text, got {kind_of(node)}{hint}")
+
+
+_FACT_WORDS: Final[Mapping[str, Sequence[str]]] = {
+    "risk_class": RISK_CLASSES,
+    "phase": PHASES,
+    "source": SOURCES,
+    "result_status": RESULT_STATUSES,
+    "confidence": CONFIDENCES,
+    "execution_location": EXECUTION_LOCATIONS,
+    "trust": ("untrusted", "trusted"),
+}
+
+
+def _check_fact(fields: Mapping[str, Node], problems: Problems) -> None:
+    for key, words in _FACT_WORDS.items():
+        if key in fields:
+            problems.choice(fields[key], words)
+    if "marks" in fields:
+        for mark in problems.sequence(fields["marks"]):
+            problems.choice(mark, MARKS)
+    if "effects" in fields:
+        problems.sequence(fields["effects"])
+
+
+def _check_expect(node: Node, problems: Problems) -> None:
+    expect = problems.mapping(node, (), ("ruling", *EXPECT_KEYS))
+    if "ruling" in expect:
+        problems.choice(expect["ruling"], RULINGS)
+    elif "error" not in expect and isinstance(node.value, dict):
+        problems.error(node, "missing key 'ruling'")
+    for key in ("rules", "stripped", "notes", "observed", "lifted", "bundles", "reminders", "alerts", "conflicts"):
+        if key in expect:
+            problems.sequence(expect[key])
+    for key in ("calls", "evidence", "controls"):
+        if key in expect and not isinstance(expect[key].value, dict):
+            problems.error(expect[key], f"expected a mapping, got {kind_of(expect[key])}")
+    for rule in (
+        expect["evidence"].value.values() if "evidence" in expect and isinstance(expect["evidence"].value, dict) else ()
+    ):
+        if not isinstance(rule.value, dict):
+            problems.error(rule, f"expected a mapping, got {kind_of(rule)}")
+    for fact in problems.sequence(expect["facts"]) if "facts" in expect else ():
+        _check_fact(problems.mapping(fact, (), STORED_FIELDS), problems)
+    for key in ("message", "error"):
+        if key in expect:
+            problems.text(expect[key])
 
 
 def _text(value: Any) -> str:
@@ -283,10 +422,11 @@ def play(plan: Plan, case: Case) -> Outcome:
     given = case.given
     try:
         _begin(plan, outcome, given)
+        outcome.failures.extend(_unknown_approvals(plan, given))
         steps: Sequence[Mapping[str, Any]] = given.get("steps", ())
         for step in steps:
-            _step(plan, outcome, {**given, "transcript": None, "reply": None, "result": None, "facts": None, **step})
-        if any(given.get(key) is not None for key in ("transcript", "reply", "result", "facts")) or not steps:
+            _step(plan, outcome, {**given, **dict.fromkeys(HAPPENS), **step})
+        if any(given.get(key) is not None for key in HAPPENS) or not steps:
             _step(plan, outcome, given)
     except WardwrightError as error:
         if case.expect.get("error") != error.code:
@@ -297,6 +437,14 @@ def play(plan: Plan, case: Case) -> Outcome:
     elif outcome.ruling is not None:
         outcome.failures.extend(compare(outcome.ruling, case.expect))
     return outcome
+
+
+def _unknown_approvals(plan: Plan, given: Mapping[str, Any]) -> list[str]:
+    part = model_plan(plan, _turn("request", given, _caller(given)))
+    known = {rule.id for rules in (part.rules, *part.bundles.values()) for rule in rules.rules}
+    steps: Sequence[Mapping[str, Any]] = given.get("steps") or ()
+    wanted: list[str] = [rule_id for one in (given, *steps) for rule_id in one.get("approve") or ()]
+    return [f"approve: the plan has no rule '{rule_id}'" for rule_id in wanted if rule_id not in known]
 
 
 def _caller(given: Mapping[str, Any]) -> Caller:
@@ -361,18 +509,35 @@ def _step(plan: Plan, outcome: Outcome, given: Mapping[str, Any]) -> None:
         outcome.ruling, delta = judge(plan, outcome.registers, turn, facts, now)
         outcome.registers = apply(outcome.registers, delta)
         return
-    alone = given.get("tools") is not None and given.get("reply") is None and given.get("result") is None
-    if given.get("transcript") is not None or alone:
+    if given.get("body") is not None and given.get("wire") == "mcp":
+        _messages(plan, outcome, given, caller, now)
+        return
+    alone = given.get("tools") is not None and all(given.get(key) is None for key in HAPPENS)
+    tools: Sequence[DeclaredTool] | None = None
+    if given.get("body") is not None or given.get("transcript") is not None or alone:
         turn = _turn("request", given, caller)
-        turn.items = transcript_items(given.get("transcript") or ())
-        turn.tool_choice = _choice(given.get("tool_choice"))
-        turn.claims = given.get("claims")
+        if given.get("body") is not None:
+            read = _wire(given).parse_request({"model": turn.model, **given["body"]})
+            turn = replace(
+                read, caller=caller, server_tools=turn.server_tools, tools=[*read.tools, *turn.tools], model=turn.model
+            )
+            tools = turn.tools
+        else:
+            turn.items = transcript_items(given.get("transcript") or ())
+            turn.tool_choice = _choice(given.get("tool_choice"))
+            turn.claims = given.get("claims")
         turn.claims_trusted = bool(given.get("claims_trusted", False))
         if not _gate(plan, outcome, turn, now, given):
             return
-    if given.get("reply") is not None:
+    if given.get("reply") is not None or given.get("reply_body") is not None:
         turn = _turn("reply", given, caller)
-        turn.items = _assistant(given["reply"])
+        if given.get("reply_body") is not None:
+            read = _wire(given).parse_reply(given["reply_body"])
+            turn.items, turn.usage = read.items, turn.usage or read.usage
+        else:
+            turn.items = _assistant(given["reply"])
+        if tools is not None:
+            turn.tools = tools
         if not _gate(plan, outcome, turn, now, given):
             return
     if given.get("result") is not None:
@@ -383,6 +548,33 @@ def _step(plan: Plan, outcome: Outcome, given: Mapping[str, Any]) -> None:
         if "arguments" in result:
             turn.items = [CallItem(call_id, name, _text(result["arguments"])), *turn.items]
         _gate(plan, outcome, turn, now, given)
+
+
+def _wire(given: Mapping[str, Any]) -> Any:
+    return WIRE_FORMS[given.get("wire") or "chat_completions"]
+
+
+def _messages(plan: Plan, outcome: Outcome, given: Mapping[str, Any], caller: Caller, now: int) -> None:
+    """JSON-RPC messages of both sides, in order; an answer to a call that did not pass never comes."""
+    asked: dict[str | int, mcp.Asked] = {}
+    refused: set[str | int] = set()
+    body: Any = given["body"]
+    for entry in cast("list[Any]", body) if isinstance(body, list) else [body]:
+        for message in mcp.parse_messages(entry, asked):
+            if message.kind in ("answer", "error") and message.id in refused:
+                continue
+            call_id, name, arguments = "", "", None
+            turn = message.turn
+            if turn is not None:
+                turn = replace(turn, caller=caller, model=str(given.get("model", "default")))
+                passed = _gate(plan, outcome, turn, now, given)
+                if message.kind == "request" and message.id is not None and not passed:
+                    refused.add(message.id)
+                called = turn.items[0] if turn.items else None
+                if isinstance(called, CallItem) and outcome.ruling is not None and outcome.ruling.calls:
+                    call_id, name, arguments = outcome.ruling.calls[0].call_id, called.name, called.arguments
+            if message.kind == "request" and message.id is not None:
+                asked[message.id] = mcp.Asked(message.method, name, call_id, arguments)
 
 
 def _gate(plan: Plan, outcome: Outcome, turn: Turn, now: int, given: Mapping[str, Any]) -> bool:
