@@ -34,3 +34,18 @@ def test_a_set_that_gives_up_falls_back_to_single_searches() -> None:
 
     patterns._set = GivesUp()
     assert patterns.search("a SECRET") == [0]
+
+
+def test_an_open_quotation_stays_within_its_pattern() -> None:
+    """G10: `\\Q` without an end quotes the rest of its own pattern and nothing of the others."""
+    patterns = PatternSet([("first", True), (r"\Qsecret", True), (r"\Qa)b", False), ("last", True)])
+    assert [patterns.search(text) for text in ("FIRST", "SECRET", "a)b", "A)B", "last")] == [[0], [1], [2], [], [3]]
+
+
+@pytest.mark.heavy
+def test_patterns_too_big_for_one_pass_are_tried_one_by_one() -> None:
+    """G19: a set that cannot be built answers all the same."""
+    big = [(rf"(?:\pL{{1,200}}\pN{{1,200}}){{1,2}}{number}", False) for number in range(5)]
+    patterns = PatternSet([*big, ("secret", True)])
+    assert patterns._set is None
+    assert patterns.search("a SECRET") == [5]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardwright.wire.schema import SchemaUnsupported, check, check_text
+from wardwright.wire.linear import compile_foreign
+from wardwright.wire.schema import SchemaUnsupported, Work, check, check_text, examine
 
 values = st.recursive(
     st.none()
@@ -124,3 +125,118 @@ def test_text_that_is_no_json_is_a_problem() -> None:
     """G11: unreadable arguments break every schema; empty ones are an empty object."""
     assert check_text("{", True)[0].startswith("$: not valid JSON: ")
     assert check_text("", {"type": "object"}) == []
+
+
+def doubled(levels: int, keyword: str) -> dict[str, Any]:
+    """A small schema whose every level asks the next one twice."""
+    parts: dict[str, Any] = {f"a{n}": {keyword: [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/a0", "$defs": {**parts, f"a{levels}": {"const": 1}}}
+
+
+WIDE = [{"$ref": "#/$defs/a"}] * 20_000
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        ({}, doubled(30, "allOf")),
+        ({}, doubled(30, "anyOf")),
+        ({}, doubled(30, "oneOf")),
+        ("x" * 100_000, {"allOf": WIDE, "$defs": {"a": {"const": "x" * 100_000}}}),
+        ([0] * 5_000, {"allOf": WIDE, "$defs": {"a": {"uniqueItems": True}}}),
+        ({"q": 1}, {"allOf": WIDE, "$defs": {"a": {"enum": [{"q": 2}] * 1_000}}}),
+        ({"q": 1}, {"allOf": WIDE, "$defs": {"a": {"required": ["q"] * 1_000}}}),
+        ("ab" * 50_000, {"pattern": "(?:a?b?){1000}c"}),
+    ],
+)
+def test_a_schema_that_costs_too_much_is_not_checked(value: Any, schema: Any) -> None:
+    """G19: a caller's schema cannot make the gateway work without end, whatever keyword it uses."""
+    with pytest.raises(SchemaUnsupported, match=r"^the check costs too much$"):
+        check(value, schema)
+
+
+def test_checks_that_share_their_work_share_its_limit() -> None:
+    """G19: many checks of one turn cost no more together than one may."""
+    work = Work()
+    with pytest.raises(SchemaUnsupported, match=r"^the check costs too much$"):
+        for _ in range(40):
+            check([0] * 1_000, {"items": {"type": "integer"}}, work)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"pattern": "x" * 3_000}, "cannot be checked: pattern too long$"),
+        ({"pattern": r"\pL{1,500}"}, "cannot be checked: pattern too large - compile failed$"),
+        ({"allOf": [{"pattern": f"a{n}"} for n in range(40)]}, "^the schema has too many patterns$"),
+    ],
+)
+def test_a_caller_s_patterns_stay_small_and_few(schema: Any, message: str) -> None:
+    """G19: what a declared schema asks to compile is bounded in size and number."""
+    with pytest.raises(SchemaUnsupported, match=message):
+        check("text", schema)
+
+
+def test_a_caller_s_patterns_displace_nobody_s() -> None:
+    """G19: what is kept of callers' patterns is bounded, and apart from the operator's."""
+    for number in range(200):
+        check("text", {"pattern": f"only-here-{number}"})
+    assert compile_foreign.cache_info().currsize <= 64
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"required": 5}, {"required": [5]}, {"properties": []}, {"patternProperties": 1}, {"dependentRequired": {"a": 1}},
+        {"minProperties": "1"}, {"allOf": {}}, {"anyOf": 1}, {"oneOf": None}, {"enum": {}}, {"type": [1]}, {"type": {}},
+        {"dependentSchemas": []}, {"properties": {"a": None}}, {"properties": {"a": {"minimum": "0"}}},
+    ],
+)  # fmt: skip
+def test_a_schema_of_the_wrong_form_is_unsupported(schema: Any) -> None:
+    """G19: a malformed schema raises that one error, which every caller of the check expects."""
+    with pytest.raises(SchemaUnsupported):
+        check({"a": 1}, schema)
+
+
+def test_a_value_that_nests_too_deeply_is_unsupported() -> None:
+    """G19: depth is no way to crash the check."""
+    deep: list[Any] = []
+    for _ in range(900):
+        deep = [deep]
+    with pytest.raises(SchemaUnsupported, match="nests too deeply"):
+        check(deep, {"uniqueItems": True})
+
+
+def test_true_is_not_one_inside_a_value() -> None:
+    """G11: JSON knows the difference at every depth."""
+    assert check([True], {"const": [1]}) == ["$: must be [1]"]
+    assert check([1.0], {"const": [1]}) == []
+    assert check([1, True, [0], [False]], {"uniqueItems": True}) == []
+
+
+def test_an_examined_schema_tells_all_that_is_wrong_with_it() -> None:
+    """G10: an operator's schema is looked through before any call meets it."""
+    schema = {
+        "type": "strng",
+        "pattern": "(?=x)",
+        "required": "a",
+        "properties": {"a": {"minimum": "0"}, "b": 3, "c": {"$ref": "#/x"}},
+        "allOf": 5,
+        "unevaluatedItems": False,
+    }
+    assert examine(schema) == [
+        (("type",), "unknown type 'strng'"),
+        (("pattern",), "pattern '(?=x)' cannot be checked: invalid perl operator: (?="),
+        (("required",), "'required' must be an array"),
+        (("allOf",), "'allOf' must be an array"),
+        (("unevaluatedItems",), "'unevaluatedItems' is not supported"),
+        (("properties", "a", "minimum"), "'minimum' must be a number"),
+        (("properties", "b"), "a schema must be an object or a boolean"),
+        (("properties", "c", "$ref"), "reference '#/x' names nothing"),
+    ]
+
+
+@given(schemas)
+def test_a_sound_schema_has_nothing_to_examine(schema: Any) -> None:
+    """G10: what the check can use is never refused."""
+    assert examine(schema) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import re2
 
@@ -28,28 +28,58 @@ class Match(Protocol):
 class Pattern(Protocol):
     def search(self, text: str) -> Match | None: ...
     def fullmatch(self, text: str) -> Match | None: ...
+    @property
+    def programsize(self) -> int: ...
     def sub(self, replacement: str, text: str) -> str: ...
 
 
-def _options(ignore_case: bool, dot_nl: bool) -> Any:
+FOREIGN_MEMORY: Final = 1 << 19
+FOREIGN_LENGTH: Final = 2_000
+"""Bounds of a pattern that a caller chose. What is kept of such patterns is bounded in number as well."""
+
+
+def _options(ignore_case: bool, dot_nl: bool, memory: int = 64 << 20) -> Any:
     options = re2.Options()
     options.log_errors = False
     options.case_sensitive = not ignore_case
     options.dot_nl = dot_nl
-    options.max_mem = 64 << 20
+    options.max_mem = memory
     return options
 
 
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str, *, ignore_case: bool = False, dot_nl: bool = False) -> Pattern:
-    """A compiled pattern; BadPattern says why it is none."""
+    """The operator's pattern, compiled; BadPattern says why it is none."""
+    return _compile(pattern, _options(ignore_case, dot_nl))
+
+
+@lru_cache(maxsize=64)
+def compile_foreign(pattern: str) -> Pattern:
+    """A caller's pattern: small ones only, in a memory of their own, so that callers displace none of the operator's."""
+    if len(pattern) > FOREIGN_LENGTH:
+        raise BadPattern("pattern too long")
+    return _compile(pattern, _options(False, False, FOREIGN_MEMORY))
+
+
+def _compile(pattern: str, options: Any) -> Pattern:
     try:
-        return cast("Pattern", re2.compile(pattern, _options(ignore_case, dot_nl)))
+        return cast("Pattern", re2.compile(pattern, options))
     except re2.error as error:
         reason: Any = error.args[0] if error.args else error
         raise BadPattern(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from error
     except UnicodeError as error:
         raise BadPattern("not valid Unicode") from error
+
+
+def _enclosed(pattern: str, ignore_case: bool) -> str:
+    """The pattern as one of a set. A quotation it leaves open (`\\Q`) is closed, or it would swallow the parenthesis."""
+    opening = "(?i:" if ignore_case else "(?:"
+    if r"\Q" in pattern:
+        try:
+            _compile(f"{opening}{pattern})", _options(False, False))
+        except BadPattern:
+            return rf"{opening}{pattern}\E)"
+    return f"{opening}{pattern})"
 
 
 def _clean(text: str) -> bytes:
@@ -64,15 +94,19 @@ class PatternSet:
     def __init__(self, patterns: Sequence[tuple[str, bool]]) -> None:
         self.size = len(patterns)
         self._single = [compile_pattern(pattern, ignore_case=ignore) for pattern, ignore in patterns]
-        self._set: Any = re2.Set.SearchSet(_options(False, False))
+        together: Any = re2.Set.SearchSet(_options(False, False))
         for pattern, ignore in patterns:
-            self._set.Add(f"(?i:{pattern})" if ignore else f"(?:{pattern})")
-        self._set.Add("")
-        self._set.Compile()
+            together.Add(_enclosed(pattern, ignore))
+        together.Add("")
+        try:
+            together.Compile()
+        except re2.error:
+            together = None  # too much together: they are tried one by one
+        self._set: Any = together
 
     def search(self, text: str) -> list[int]:
         """Indexes of the patterns that occur in `text`."""
-        found: list[int] = self._set.Match(_clean(text))
+        found: list[int] = self._set.Match(_clean(text)) if self._set is not None else []
         size = self.size
         if len(found) == 1 and found[0] == size:
             return []
