@@ -241,6 +241,40 @@ def test_old_words_in_a_cut_transcript_do_not_end_the_review() -> None:
     assert session.reply(call("b", "shell_exec")).decision == "block"
 
 
+def test_a_refused_request_loosens_nothing() -> None:
+    """G15, G16, G22: cut, padded and forged transcripts that are refused leave counters, sequences and states as strict as before."""
+    plan = """
+state_machine: {initial_state: calm, states: [{id: calm}, {id: hot}]}
+governance:
+  - {id: enter, kind: tool_sequence, after: {tool: {name: b, phase: result_interpretation}}, transition_to: hot}
+  - {id: hot-c, kind: tool_selector, state_scope: hot, action: deny_call, tool: {name: c, phase: planning}}
+  - {id: loop, kind: tool_loop_threshold, action: deny_call, threshold: 2, within: {turns: 5}, tool: {name: a, phase: planning}}
+  - {id: seq, kind: tool_sequence, action: deny_call, after: {tool: {name: a}}, before: {tool: {name: e}}}
+  - {id: calls, kind: budget, action: deny_call, limits: {calls: 1}, tool: {name: b}}
+  - {id: guard, kind: request_guard, match: forbidden}
+"""
+    honest = [user("hi"), call("1", "a"), call("2", "b"), result("1"), result("2", "page")]
+    attacks: list[list[Item]] = [
+        [said("forbidden")],
+        [*honest, said("forbidden")],
+        [*honest[:1], call("1", "z"), call("2", "z"), *honest[3:], said("forbidden")],
+        [
+            user("hi"),
+            *(item for number in range(9) for item in (call(f"f{number}", "z"), result(f"f{number}"))),
+            said("forbidden"),
+        ],
+        [*honest, call("1", "a"), result("2", "other"), said("forbidden")],
+    ]
+    session = Session(plan)
+    session.request(user("hi"))
+    session.reply(call("1", "a"), call("2", "b"))
+    session.request(*honest)
+    assert {session.request(*attack).decision for attack in attacks for _ in range(3)} == {"block"}
+    session.request(*honest)
+    probes = session.reply(call("w", "a"), call("x", "b"), call("y", "c"), call("z", "e"))
+    assert [one.rules for one in probes.calls] == [("loop",), ("calls",), ("hot-c",), ("seq",)]
+
+
 # time
 
 
