@@ -33,6 +33,7 @@ from wardwright.policy.compile import ACTION_KEYS, Plan
 from wardwright.policy.rules import Ruling
 from wardwright.policy.states import enter
 from wardwright.policy.windows import Position
+from wardwright.receipts import Judged
 from wardwright.wire import anthropic, chat_completions, mcp, responses
 from wardwright.wire.turn import (
     Caller,
@@ -151,6 +152,8 @@ class Outcome:
     ruling: Ruling | None = None
     registers: Registers = field(default_factory=Registers)
     failures: list[str] = field(default_factory=list[str])
+    judged: list[Judged] = field(default_factory=list[Judged])
+    """Every gate in order, as a receipt takes them; what was approved on the way stands once, as it ended."""
 
 
 def load_cases(source: str | PathLike[str]) -> tuple[Case, ...]:
@@ -508,6 +511,7 @@ def _step(plan: Plan, outcome: Outcome, given: Mapping[str, Any]) -> None:
         turn = _turn("reply" if calls else "request", given, caller)
         outcome.ruling, delta = judge(plan, outcome.registers, turn, facts, now)
         outcome.registers = apply(outcome.registers, delta)
+        outcome.judged.append(Judged(turn, outcome.ruling, now))
         return
     if given.get("body") is not None and given.get("wire") == "mcp":
         _messages(plan, outcome, given, caller, now)
@@ -587,6 +591,7 @@ def _gate(plan: Plan, outcome: Outcome, turn: Turn, now: int, given: Mapping[str
         ruling, delta = govern(plan, outcome.registers, turn, now)
         outcome.registers = apply(outcome.registers, delta)
     outcome.ruling = ruling
+    outcome.judged.append(Judged(turn, ruling, now))
     return passes(ruling)
 
 
