@@ -237,6 +237,25 @@ def test_a_full_disk_refuses_the_commit_and_leaves_no_trace(tmp_path: Path) -> N
     session.close()
 
 
+def test_two_files_of_one_transaction_get_their_records_together(tmp_path: Path) -> None:
+    """When the second file is full, the first one's record is taken back, on disk as in memory."""
+    small, large = tmp_path / "small", tmp_path / "large"
+    first, second = Session.open(small), Session.open(large)
+    second[Item].append(Item(0, "x" * 500))
+    whole = small.read_bytes()
+    with pytest.raises(SessionStorageError), _disk_full_after(large, 5), first.transaction():
+        first[Item].append(Item(1))
+        second[Item].append(Item(2))
+    assert (first[Item].all(), second[Item].all(), small.read_bytes()) == ((), (Item(0, "x" * 500),), whole)
+    with first.transaction():
+        first[Item].append(Item(3))
+        second[Item].append(Item(4))
+    first.close()
+    second.close()
+    with Session.open(small) as one, Session.open(large) as two:
+        assert (one[Item].all(), two[Item].latest()) == ((Item(3),), Item(4))
+
+
 def test_a_full_disk_refuses_every_other_kind_of_record(tmp_path: Path) -> None:
     """LOG items, registers and resets that cannot be written do not happen."""
     path = tmp_path / "session"

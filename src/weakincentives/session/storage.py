@@ -90,7 +90,7 @@ class SessionLog:
         self._file = file
         self._fsync = fsync
         self._core = core
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._shapes = replay.shapes
         self._offsets = replay.offsets
         self._attachments = replay.attachments
@@ -118,6 +118,25 @@ class SessionLog:
             if item is not None:
                 draft.log(type(item), item)
             draft.commit(txn_id)
+
+    @contextmanager
+    def hold(self) -> Generator[None]:
+        """Keep other writers out during the block; when it raises, what was written in it is taken back."""
+        with self._mutex:
+            offset, settled = self._file.end, self._shapes.settled
+            try:
+                yield
+            except BaseException:
+                self._take_back(offset, settled)
+                self._txn_ids = None  # read from the file again when somebody asks
+                raise
+
+    def _take_back(self, offset: int, settled: int) -> None:
+        self._file.cut_back(offset)
+        for offsets in self._attachments.values():
+            _drop_from(offsets, offset)
+        _drop_from(self._offsets, offset)
+        self._shapes.forget(settled)
 
     def stage(self, item: object) -> None:
         self._staged.item = item
@@ -264,13 +283,9 @@ class _Draft:
             log._offsets.append(offset)
             self._shapes.settle()
         except BaseException:  # an interrupt between two of these may not leave them at odds
-            log._file.cut_back(offset)
+            log._take_back(offset, settled)
             if log._txn_ids is not None:
                 log._txn_ids.discard(txn_id)
-            for name in names:
-                _drop_from(log._attachments.get(name), offset)
-            _drop_from(log._offsets, offset)
-            self._shapes.forget(settled)
             raise
 
     def _slice_op(self, op: SliceOp[Any], before: Items[Any]) -> list[Any]:
@@ -463,6 +478,9 @@ class SessionView:
         self._core = core
 
     def append(self, txn_id: str, changes: Sequence[tuple[Store[Any], Sequence[Any]]], /) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def hold(self) -> NoReturn:
         self._refuse()
 
     def stage(self, item: object) -> None:  # noqa: ARG002

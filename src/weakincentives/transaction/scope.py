@@ -23,6 +23,7 @@ import os
 import threading
 from _thread import RLock
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar, Token
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
@@ -145,6 +146,10 @@ class CommitLog(Protocol):
     """Where a durable store writes the operations of one commit. Raising means: not committed."""
 
     def append(self, txn_id: str, changes: Sequence[tuple[Store[Any], Sequence[Op[Any]]]], /) -> None: ...
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Keep other writers out during the block; when it raises, what was appended in it is taken back."""
+        ...
 
 
 _serial = itertools.count(1)
@@ -640,9 +645,14 @@ class Scope:
                 if store.log is not None:
                     logs.setdefault(store.log, []).append((store, overlay.ops))
             # The log's record is the truth where there is one; else a participant may still refuse.
-            for log, changes in logs.items():
-                log.append(self.txn_id, changes)
-                passed = True
+            if logs:
+                with ExitStack() as held:
+                    if len(logs) > 1:  # all of them get their record, or none does
+                        for log in logs:
+                            held.enter_context(log.hold())
+                    for log, changes in logs.items():
+                        log.append(self.txn_id, changes)
+                    passed = True
             if passed:
                 run_all([branch.settle for branch in branches], "A resource could not commit what the log has kept")
             else:
