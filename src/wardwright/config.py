@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -17,6 +19,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 import yaml
+from yaml.reader import ReaderError
 
 from wardwright.errors import ConfigError, Problem
 
@@ -322,11 +325,17 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
-_SCALAR_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
+_YAML: Final = "tag:yaml.org,2002:"
+_PLAIN_INT: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
+_PLAIN_FLOAT: Final = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_PLAIN_BOOL: Final = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})
+_PLAIN_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_SCALAR_TAGS: Final = frozenset(_YAML + name for name in ("str", "int", "float", "bool", "null"))
 
 
 def parse_yaml(text: str, problems: Problems) -> Node:
-    """Text to nodes. Duplicate keys, unknown tags and unfolding bombs are problems; broken YAML raises at once."""
+    """Text to nodes. Duplicate keys, unknown tags, unfolding bombs and values that YAML's versions read differently are problems;
+    broken YAML raises at once."""
     try:
         loader = _Loader(text)
         try:
@@ -343,6 +352,11 @@ def parse_yaml(text: str, problems: Problems) -> Node:
         raise ConfigError([*problems.found, Problem(problems.file, line, column, "$", message)]) from error
     except RecursionError as error:
         raise ConfigError([*problems.found, Problem(problems.file, 1, 1, "$", "nests too deeply")]) from error
+    except ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        message = f"not valid YAML: the character U+{ord(text[error.position]):04X} is not allowed"
+        raise ConfigError([*problems.found, Problem(problems.file, line, column, "$", message)]) from error
     except yaml.YAMLError as error:
         raise ConfigError([*problems.found, Problem(problems.file, 1, 1, "$", f"not valid YAML: {error}")]) from error
 
@@ -360,6 +374,9 @@ def _convert(
     if id(node) in above:
         raise ConfigError([*problems.found, Problem(problems.file, made.line, made.column, path, "contains itself")])
     inner = (*above, id(node))
+    for kind, tag in ((yaml.MappingNode, "map"), (yaml.SequenceNode, "seq")):
+        if isinstance(node, kind) and node.tag != _YAML + tag:
+            problems.error(made, f"unsupported YAML tag '{node.tag}'")
     if isinstance(node, yaml.MappingNode):
         entries: dict[str, Node] = {}
         pairs = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
@@ -367,11 +384,17 @@ def _convert(
             key_mark: Any = key_node.start_mark
             key: Any = key_node.value
             place = Node(None, key_mark.line + 1, key_mark.column + 1, path)
-            if not isinstance(key_node, yaml.ScalarNode):
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _YAML + "null":
                 problems.error(place, "keys must be text")
                 continue
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if _broken(str(key)):
+                problems.error(place, "not valid Unicode: half of a surrogate pair")
+                continue
+            if key_node.tag == _YAML + "merge":
                 problems.error(place, "merge keys (<<) are not supported; write the keys out")
+                continue
+            if key_node.tag not in _SCALAR_TAGS:
+                problems.error(place, f"unsupported YAML tag '{key_node.tag}'")
                 continue
             key = str(key)
             child_path = key if path == "$" else f"{path}.{key}"
@@ -395,6 +418,40 @@ def _convert(
     else:
         try:
             made.value = cast("Scalar", loader.construct_object(node))  # pyright: ignore[reportUnknownMemberType]
-        except ValueError as error:
-            problems.error(made, f"unreadable value: {error}")
+        except (ValueError, KeyError) as error:
+            # KeyError: an explicit !!bool on something that is none.
+            long = len(str(cast("object", node.value))) > 1000
+            problems.error(made, "unreadable value" if long else f"unreadable value: {error}")
+        else:
+            _sure(made, str(cast("object", node.value)), problems, plain=cast("yaml.ScalarNode", node).style is None)
     return made
+
+
+def _sure(node: Node, written: str, problems: Problems, *, plain: bool) -> None:
+    """Refuses a scalar that readers of YAML differ about, or that no JSON can hold; leaves a harmless value of its kind."""
+    value = node.value
+    if isinstance(value, str):
+        if _broken(value):
+            problems.error(node, "not valid Unicode: half of a surrogate pair")
+            node.value = value.encode("utf-8", "replace").decode()
+    elif isinstance(value, bool):
+        if plain and written not in _PLAIN_BOOL:
+            problems.error(node, f"'{written}' is text to some readers: write true or false, or quote it")
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            problems.error(node, "a whole number beyond 64 bits")
+            node.value = 1
+        elif plain and not _PLAIN_INT.fullmatch(written):
+            problems.error(node, f"'{written}' is {value} to some readers only: write a plain number, or quote it")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            problems.error(node, "expected a finite number")
+            node.value = 1.0
+        elif plain and not _PLAIN_FLOAT.fullmatch(written):
+            problems.error(node, f"'{written}' is {value} to some readers only: write a plain number, or quote it")
+    elif written not in _PLAIN_NULL:
+        problems.error(node, f"'{written}' is not nothing")
+
+
+def _broken(text: str) -> bool:
+    return any("\ud800" <= one <= "\udfff" for one in text)

@@ -140,3 +140,58 @@ def test_declared_providers_are_known(providers: str) -> None:
     """G60: a target may name any provider the deployment declares."""
     text = f"providers: {providers}\nmodels:\n  - {{model_id: m, targets: [{{model: a, provider: acme}}]}}\n"
     assert compile_plan(parse_config(text)).models["m"].targets[0].provider == "acme"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("010", "'010' is 8 to some readers only: write a plain number, or quote it"),
+        ("1:30", "'1:30' is 90 to some readers only: write a plain number, or quote it"),
+        ("1_000", "'1_000' is 1000 to some readers only: write a plain number, or quote it"),
+        ("1:30.5", "'1:30.5' is 90.5 to some readers only: write a plain number, or quote it"),
+        ("no", "'no' is text to some readers: write true or false, or quote it"),
+        ("!!null x", "'x' is not nothing"),
+        (".nan", "expected a finite number"),
+        (".inf", "expected a finite number"),
+        ("99999999999999999999", "a whole number beyond 64 bits"),
+        ("1" * 5000, "unreadable value"),
+        ("!!bool maybe", "unreadable value: 'maybe'"),
+        ('"\\ud800"', "not valid Unicode: half of a surrogate pair"),
+        ("!foo [1]", "unsupported YAML tag '!foo'"),
+        ("!!set {a, b}", "unsupported YAML tag 'tag:yaml.org,2002:set'"),
+        ("!!python/object:os.system {a: 1}", "unsupported YAML tag 'tag:yaml.org,2002:python/object:os.system'"),
+    ],
+)
+def test_a_value_that_can_be_misread_is_refused(value: str, message: str) -> None:
+    """G10: where readers of YAML differ, or JSON has no such value, the author says what is meant."""
+    assert problems(f"capture:\n  x: [true, {value}]\n") == [f"f.yaml:2:13: capture.x[1]: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("~", "keys must be text"),
+        ("[a]", "keys must be text"),
+        ("!foo a", "unsupported YAML tag '!foo'"),
+        ('"\\ud800"', "not valid Unicode: half of a surrogate pair"),
+    ],
+)
+def test_a_key_that_is_no_text_is_refused(key: str, message: str) -> None:
+    """G10: keys are plain text."""
+    assert problems(f"capture: {{a: 1, {key}: 2}}\n") == [f"f.yaml:1:17: capture: {message}"]
+
+
+def test_a_forbidden_character_has_a_place() -> None:
+    """G10: what YAML does not allow at all is told with line and column."""
+    assert problems("model_id: a\ncapture: a\x01b\n") == [
+        "f.yaml:2:11: $: not valid YAML: the character U+0001 is not allowed"
+    ]
+
+
+def test_plain_values_stay_what_they_are() -> None:
+    """G10: what all readers agree on is never refused."""
+    config = parse_config("capture: [0, -1, +5, 0x1F, 1.5, 1.0e+3, true, False, ~, '010', 'no', !!str 5, 2026-01-01]\n")
+    assert config.problems == ()
+    assert config.root.plain() == {
+        "capture": [0, -1, 5, 31, 1.5, 1000.0, True, False, None, "010", "no", "5", "2026-01-01"]
+    }
