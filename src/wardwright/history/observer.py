@@ -92,17 +92,24 @@ class Observed:
     """The same transcript as last time."""
 
 
+def _sized(*parts: str) -> str:
+    """The parts behind their lengths: no content of one can pass for the border of another."""
+    return "".join([f"{len(part)}:{part}" for part in parts])
+
+
 def _flatten(item: Item) -> str:
+    # CAUTION: two different items must never give one text, or a caller could hide new items in a known prefix.
     if isinstance(item, TextItem):
-        return f"{item.role}\x1f{item.text}\x1e"
+        return f"t{len(item.role)}:{item.role}{len(item.text)}:{item.text}"
     if isinstance(item, CallItem):
-        return f"c\x1f{item.id}\x1f{item.name}\x1f{item.arguments}\x1e"
+        return f"c{_sized(item.id, item.name, item.arguments)}"
     if isinstance(item, ResultItem):
-        return f"r\x1f{item.call_id}\x1f{item.is_error}\x1f{item.content}\x1e"
+        return f"r{item.is_error}{_sized(item.call_id, item.name, item.content)}"
     if isinstance(item, HostedCallItem):
-        return f"h\x1f{item.id}\x1f{item.kind}\x1f{item.arguments}\x1e"
+        return f"h{item.server is None}{_sized(item.id, item.kind, item.server or '', item.name, item.arguments)}"
     if isinstance(item, HostedResultItem):
-        return f"s\x1f{item.call_id}\x1f{item.kind}\x1f{item.content}\x1e"
+        flags = f"{item.is_error}{item.server is None}"
+        return f"s{flags}{_sized(item.call_id, item.kind, item.server or '', item.name, item.content)}"
     raise TypeError(f"unknown item {type(item).__name__}")
 
 
@@ -458,10 +465,13 @@ class Observer:
         repeat = False
         if called is None and call is None and head.turn:
             marks.append("forged")
-        elif called is not None and called.status == "denied":
+        elif called is not None and called.status in ("denied", "held"):
             marks.append("result_for_denied_call")
-        raw = call.name if call is not None else called.raw_name if called is not None else item.name
+        # The ledger knows which tool was called; a transcript that renames the call launders nothing.
+        raw = called.raw_name if called is not None else call.name if call is not None else item.name
         raw = raw or "unknown"
+        if called is not None and call is not None and digest(key, call.arguments) != called.digest:
+            call = None  # not the arguments it was called with
         if entry is None:
             seen.ledger[name] = LedgerEntry("observed", raw, result_digest, head.turn)
         elif entry.digest != result_digest:
