@@ -284,7 +284,8 @@ class FilesSnapshot:
 
 
 class InMemoryFilesystem(Filesystem):
-    """Files in memory. Each write belongs to the transaction of the call that makes it, or takes effect at once.
+    """Files in memory. Each write belongs to the transaction of the call that makes it, or takes effect at once: so does
+    one by a thread that was started without the call's context (`contextvars.copy_context`).
 
     `readonly` protects paths: True for all, or globs. A glob without a slash goes by name anywhere (`*.lock`), one with
     a slash by whole path (`docs/**`); what protects a directory protects all that is in it.

@@ -56,7 +56,8 @@ class ToolInvoked:
 
     tool_name: str
     params: Any
-    """The parsed parameters; secrets redacted; what the model sent when they could not be parsed."""
+    """The parsed parameters, as a dict with secrets redacted if their type has any; what the model sent when they could
+    not be parsed."""
     result: ToolResult[Any] | None
     success: bool
     timestamp: float

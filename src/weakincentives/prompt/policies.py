@@ -127,9 +127,13 @@ def _first_parameter(check: Callable[..., object]) -> str:
 @keyed_slice(lambda state: cast("PolicyState", state).policy_name)
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """What one policy remembers in one session. Keyed by the policy's place."""
+    """What one policy remembers in one session. Keyed by the policy's place.
+
+    Built with `tools` and `keys`, whose values a policy may need; `invoked_tools` and `invoked_keys` are their keys.
+    """
 
     policy_name: str
+    """The policy's place in its prompt: `section/path/name#index`."""
     tools: Mapping[str, None] = field(default_factory=Map[str, None])
     keys: Mapping[tuple[str, str], str] = field(default_factory=Map[tuple[str, str], str])
     """(tool, key) to a mark of what was known then, such as a file's digest."""

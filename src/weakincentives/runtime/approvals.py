@@ -91,10 +91,12 @@ def resume(
     prompt: Prompt[Any] | None = None,
     **surroundings: Any,
 ) -> ToolOutcome:
-    """Decide about a call that waits, unless `decide` did so before, and go on with it.
+    """Decide about a call that waits, unless `decide` did so before, and run it.
 
-    Refused, its outcome is `denied`. A `PendingApproval` can be resumed as long as its arguments hold no secrets:
-    those were never stored, so the original call is needed.
+    The call alone, not the model's conversation: an `evaluate` that asked for it has ended. A model goes on when it
+    retries the call, or by `stepwise()` with this outcome in place of the pending one. Refused, the outcome is
+    `denied`. A `PendingApproval` can be resumed as long as its arguments hold no secrets: those were never stored, so
+    the original call is needed.
     """
     call = _decided(waiting, approved, reason, by, session, prompt)
     return execute_tool(call, prompt=prompt, session=session, **surroundings)

@@ -874,6 +874,7 @@ def execute_tool(
 ) -> ToolOutcome:
     """Run one tool call as a governed transaction and say how it ended. Never raises for what a model sent.
 
+    Outside of `with prompt.resources:` the prompt's resources open now and stay open until `prompt.resources.close()`.
     `surroundings`: deadline, budget_tracker, heartbeat, run_context, adapter, rendered_prompt, resources, filesystem.
     """
     return drive(pipeline(call, _run_of(call, prompt, session, context, surroundings), SYNC))

@@ -21,7 +21,11 @@ REDACTED = "[redacted]"
 
 
 class Secret:
-    """Marks a value as secret: `token: Annotated[str, Secret]`."""
+    """Marks a value as secret: `token: Annotated[str, Secret]`.
+
+    Handlers get the real value. In an event, what has such fields is a dict, not the dataclass, with `[redacted]` in
+    their place; a durable session stores, and gives back, the dataclass with that text.
+    """
 
 
 _SOMETHING = object()  # stands for a hint we cannot see through but know to be secret

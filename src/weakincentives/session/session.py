@@ -429,8 +429,9 @@ class Session:
         """A durable session: what was committed to the file at `path` before is there again.
 
         Survives a killed process at any point; `fsync=True` survives a power cut too, at the price of about a
-        millisecond per commit. One session at a time may have a file open; `close` releases it. Secret fields are
-        stored as `[redacted]`.
+        millisecond per commit. One session at a time may have a file open; `close` releases it. Files are kept only
+        if they are attached (`attach`), reducers never: register them again. Secret fields are stored as
+        `[redacted]` and come back so, in STATE slices too: what must survive a restart cannot be marked Secret.
         """
         return _openers[-1](os.fspath(path), session_id, bus, clock, fsync)
 
@@ -450,7 +451,8 @@ class Session:
     def attach(self, name: str, files: Attachable) -> None:
         """Keep these files with the session, under a name: one commit covers both, and a fork takes both along.
 
-        What a durable session has stored under the name takes the place of what `files` holds now.
+        What a durable session has stored under the name takes the place of what `files` holds now. A filesystem that
+        is only bound to a prompt is not kept, and not in `at` or `fork`.
         """
         if self.scope is not None:
             raise TransactionError("Cannot attach files inside a transaction; attach them before it begins.")
