@@ -2,7 +2,7 @@
 
 Identity entries (with `match`) are read first, the first that fits names the tool; then attribute entries (with `namespace`
 and `name` globs only) fill in what it left open, the first that says something wins. What a caller says about its own tools is
-never read here. Names are compared after Unicode folding, so that a look-alike is the same tool.
+never read here. Names are compared after folding, so that a name which only looks different is the same tool.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib.resources
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
@@ -56,31 +56,63 @@ ENTRY_KEYS: Final[tuple[str, ...]] = (
     "results",
     "execution_location",
     "result_status",
+    "unwrap",
 )
 STATUS_KEYS: Final[tuple[str, ...]] = ("pattern", "pointer", "equals", "status", "invalid_arguments")
 
 PLACEHOLDER: Final[re.Pattern[str]] = re.compile(r"\{([a-z_]+)\}")
 
 
+MAX_UNWRAPPED: Final = 4
+"""Wrappers taken off one name."""
+
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
+"""Control characters and those that Unicode tells to ignore by default: nobody sees them, and lenient clients drop them."""
+
+
+def caseless(text: str) -> str:
+    """Compatibility form without case: how values are compared with globs."""
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def _visible(text: str) -> str:
+    """A name as it is read: compatibility form without what cannot be seen."""
+    return _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()
+
+
 def fold(text: str) -> str:
-    """Compatibility form without case: how names are compared."""
-    return _fold_short(text) if len(text) <= MEMO_LENGTH else unicodedata.normalize("NFKC", text).casefold()
+    """How names are compared: what can be seen of them, without case."""
+    return _fold_short(text) if len(text) <= MEMO_LENGTH else _visible(text).casefold()
 
 
 @lru_cache(maxsize=MEMO_LIMIT)
 def _fold_short(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
+    return _visible(text).casefold()
 
 
 def glob_to_regex(glob: str) -> str:
-    """A glob with `*` and `?` as a regular expression for a whole, folded string."""
-    return "".join(".*" if one == "*" else "." if one == "?" else re.escape(one) for one in fold(glob))
+    """A folded glob with `*` and `?` as a regular expression for a whole string."""
+    return "".join(".*" if one == "*" else "." if one == "?" else re.escape(one) for one in glob)
 
 
 @lru_cache(maxsize=MEMO_LIMIT)
 def compile_glob(glob: str) -> Callable[[str], bool]:
-    """A test of folded strings: plain comparisons where they do, else the linear-time engine."""
-    folded = fold(glob)
+    """A test of folded names."""
+    return _glob(fold(glob))
+
+
+@lru_cache(maxsize=MEMO_LIMIT)
+def compile_value_glob(glob: str) -> Callable[[str], bool]:
+    """A test of values. Only their case and form do not matter: a path with an invisible character is another path."""
+    fits = _glob(caseless(glob))
+    return lambda value: fits(caseless(value))
+
+
+def _glob(folded: str) -> Callable[[str], bool]:
+    """Plain comparisons where they do, else the linear-time engine."""
     inner = folded.strip("*")
     if "?" not in folded and "*" not in inner:
         if inner == folded:
@@ -93,7 +125,7 @@ def compile_glob(glob: str) -> Callable[[str], bool]:
         if tail:
             return lambda text: text.endswith(inner)
         return lambda text: inner in text
-    pattern = _linear(glob_to_regex(glob))
+    pattern = _linear(glob_to_regex(folded))
     return lambda text: pattern.fullmatch(text) is not None
 
 
@@ -142,7 +174,7 @@ def parse_pointer(text: str) -> tuple[str, ...] | None:
     """The parts of a JSON pointer, or None when it is none."""
     if text == "":
         return ()
-    if not text.startswith("/"):
+    if not text.startswith("/") or re.search("~(?![01])", text):
         return None
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/"))
 
@@ -174,6 +206,8 @@ class Entry:
     name: str
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     line: int = 0
+    unwrap: str = ""
+    """The name inside a wrapper such as `functions.{name}`; the tool is the one of that name."""
 
 
 class Catalog:
@@ -222,8 +256,9 @@ class Catalog:
             self._memo[memo_key] = known
         return known
 
-    def _resolve(self, raw_name: str) -> Identity:
+    def _resolve(self, raw_name: str, unwrapped: int = 0) -> Identity:
         folded = fold(raw_name)
+        normal = _visible(raw_name) or raw_name
         literal = self._literal.get(folded)
         for index, entry in self._patterns:
             if literal is not None and literal < index:
@@ -234,12 +269,16 @@ class Catalog:
             found = pattern.fullmatch(folded)
             if found is not None:
                 # Captures keep the case of the raw name where folding kept its length.
-                normal = unicodedata.normalize("NFKC", raw_name)
                 source = normal if len(normal) == len(folded) else folded
                 captured = {
                     key: source[found.start(group) : found.end(group)]
                     for group, key in enumerate(PLACEHOLDER.findall(entry.match or ""), 1)
                 }
+                if entry.unwrap:
+                    if unwrapped >= MAX_UNWRAPPED:
+                        break
+                    inner = self._resolve(_fill(entry.unwrap, captured), unwrapped + 1)
+                    return replace(inner, confidence="inferred") if inner.confidence == "exact" else inner
                 namespace = _fill(entry.namespace, captured) or captured.get("namespace", "unknown")
                 name = _fill(entry.name, captured) or captured.get("name", source)
                 if fold(namespace).startswith("provider."):
@@ -247,9 +286,9 @@ class Catalog:
                 return self.identify(namespace, name, entry.attributes, "inferred")
         if literal is not None:
             entry = self._identity[literal]
-            name = entry.name or unicodedata.normalize("NFKC", raw_name)
+            name = entry.name or normal
             return self.identify(entry.namespace or "unknown", name, entry.attributes, "exact")
-        return self.identify("unknown", unicodedata.normalize("NFKC", raw_name), {}, "ambiguous")
+        return self.identify("unknown", normal, {}, "ambiguous")
 
     def identify(
         self, namespace: str, name: str, own: Mapping[str, Any], confidence: Literal["exact", "inferred", "ambiguous"]
@@ -276,13 +315,19 @@ def _match_to_regex(match: str) -> Pattern:
     """`mcp__{server}__{name}` and globs; a capture takes at least one character, `{namespace}` and `{name}` as much as they can."""
     parts: list[str] = []
     position = 0
+    match = match.strip()
     for found in PLACEHOLDER.finditer(match):
-        parts.append(glob_to_regex(match[position : found.start()]))
+        parts.append(glob_to_regex(_seen(match[position : found.start()])))
         greedy = found[1] in ("namespace", "name")
         parts.append(f"(?P<{found[1]}>.+{'' if greedy else '?'})")
         position = found.end()
-    parts.append(glob_to_regex(match[position:]))
+    parts.append(glob_to_regex(_seen(match[position:])))
     return _linear("".join(parts))
+
+
+def _seen(part: str) -> str:
+    """Part of a pattern, folded but for white space: at its ends it may stand inside the whole."""
+    return _INVISIBLE.sub("", unicodedata.normalize("NFKC", part)).casefold()
 
 
 def _sample(match: str) -> str:
@@ -306,6 +351,16 @@ def compile_catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
         if match is None and not namespace and not name:
             problems.error(child, "needs 'match' (identity) or 'namespace' or 'name' (attributes)")
             continue
+        unwrap = problems.text(given["unwrap"]) if "unwrap" in given else ""
+        if "unwrap" in given:
+            if match is None or not PLACEHOLDER.search(match):
+                problems.error(given["unwrap"], "needs a 'match' with a placeholder for the name inside")
+                continue
+            for key in given:
+                if key not in ("match", "unwrap"):
+                    problems.error(
+                        given[key], f"the tool inside has its own entry: '{key}' cannot stand beside 'unwrap'"
+                    )
         if match is None and not attributes:
             problems.error(
                 child, "says nothing: give risk_class, effects, results, execution_location or result_status"
@@ -317,11 +372,13 @@ def compile_catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
             if len(set(captures)) != len(captures):
                 problems.error(given["match"], "a placeholder occurs twice")
                 continue
-            for key in ("namespace", "name"):
-                for used in PLACEHOLDER.findall(namespace if key == "namespace" else name):
+            for key, template in (("namespace", namespace), ("name", name), ("unwrap", unwrap)):
+                for used in PLACEHOLDER.findall(template):
                     if used not in captures:
                         problems.error(given[key], f"'{{{used}}}' does not occur in match '{match}'")
-            if not namespace and "namespace" not in captures:
+            if unwrap and not PLACEHOLDER.search(unwrap):
+                problems.error(given["unwrap"], f"names no placeholder of match '{match}'")
+            if not namespace and "namespace" not in captures and "unwrap" not in given:
                 problems.error(child, "needs 'namespace', or '{namespace}' in match")
             pattern = _match_to_regex(match)
             for earlier in entries:
@@ -340,7 +397,7 @@ def compile_catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
                 ):
                     problems.error(child, f"unreachable: the entry at line {earlier.line} says the same first")
                     break
-        entries.append(Entry(match, pattern, namespace, name, attributes, child.line))
+        entries.append(Entry(match, pattern, namespace, name, attributes, child.line, unwrap))
     return tuple(entries)
 
 

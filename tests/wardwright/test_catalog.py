@@ -23,6 +23,12 @@ def build(text: str) -> tuple[Catalog, list[str]]:
         ("mcp.github.merge_pull_request", "mcp.github", "merge_pull_request", "irreversible", "inferred"),
         ("acme/ping", "acme", "ping", "unknown", "inferred"),
         ("Bash", "shell", "exec", "irreversible", "exact"),
+        ("local_shell", "shell", "exec", "irreversible", "exact"),
+        ("functions.bash", "shell", "exec", "irreversible", "inferred"),
+        ("default_api.Read_File", "filesystem", "read", "read_only", "inferred"),
+        ("functions.default_api.mcp__github__get_me", "mcp.github", "get_me", "read_only", "inferred"),
+        ("functions.Weather", "unknown", "Weather", "unknown", "ambiguous"),
+        ("functions.provider.web_search.run", "unknown", "provider.web_search.run", "unknown", "ambiguous"),
         ("browser_open", "browser", "open", "read_only", "inferred"),
         ("get_weather", "unknown", "get_weather", "unknown", "ambiguous"),
         ("provider.web_search.run", "unknown", "provider.web_search.run", "unknown", "ambiguous"),
@@ -32,6 +38,61 @@ def test_the_default_catalog_names_tools(raw: str, namespace: str, name: str, ri
     """G6: identity, risk and how sure we are, for the common naming schemes."""
     found = Catalog([default_entries()]).resolve(raw)
     assert (found.namespace, found.name, found.risk_class, found.confidence) == (namespace, name, risk, confidence)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "bash ",
+        " bash",
+        "bash\n",
+        "bash\u200b",
+        "ba\u00adsh",
+        "\ufeffbash",
+        "b\x00ash",
+        "ｂａｓｈ",
+        "BASH\u3000",
+        "ba\ufe0fsh",
+    ],
+)
+def test_a_name_that_only_looks_different_is_the_same_tool(raw: str) -> None:
+    """G6: white space at the ends, control and ignorable characters make no other tool."""
+    found = Catalog([default_entries()]).resolve(raw)
+    assert (found.namespace, found.name, found.risk_class) == ("shell", "exec", "irreversible")
+
+
+def test_what_cannot_be_seen_is_no_part_of_a_name() -> None:
+    """G6: an unnamed tool goes by what can be seen of its name, in its own case; one of nothing visible keeps it all."""
+    catalog = Catalog([default_entries()])
+    assert [catalog.resolve(raw).name for raw in ("Wea\u200bther ", "acme.Pi\u00adng", "\u200b")] == [
+        "Weather",
+        "Ping",
+        "\u200b",
+    ]
+
+
+def test_white_space_inside_a_pattern_counts() -> None:
+    """G6: only the ends of a name are trimmed."""
+    catalog, problems = build("- {match: 'run {name} ', namespace: run}\n")
+    assert (problems, catalog.resolve("Run Me").name, catalog.resolve("runme").namespace) == ([], "Me", "unknown")
+
+
+def test_a_wrapped_name_is_looked_up_in_the_whole_catalog() -> None:
+    """G6: the tool inside a wrapper is the operator's own, whatever wraps it; wrappers without end name nothing."""
+    catalog, problems = build(
+        "- {match: 'tool:{x}', unwrap: '{x}'}\n- {match: pay, namespace: bank, name: pay, risk_class: irreversible}\n"
+    )
+    assert problems == []
+    assert [(found.namespace, found.name) for found in map(catalog.resolve, ("tool:pay", "functions.tool:PAY"))] == [
+        ("bank", "pay"),
+        ("bank", "pay"),
+    ]
+    assert catalog.resolve("functions." * 9 + "pay").namespace == "unknown"
+
+
+def test_the_gate_knows_where_a_proxied_tool_runs() -> None:
+    """G5: the default catalog does not say where MCP tools run, so the receipt says what was seen."""
+    assert Catalog([default_entries()]).resolve("mcp__github__get_me").execution_location == ""
 
 
 def test_own_entries_come_before_the_default_ones() -> None:
@@ -87,6 +148,17 @@ def test_trust_can_be_set_per_field() -> None:
         (
             "- {match: x, namespace: y, risk_class: high}\n",
             "1: 'high' is not one of read_only, write, irreversible, external_side_effect, unknown",
+        ),
+        ("- {unwrap: x, namespace: y}\n", "1: needs a 'match' with a placeholder for the name inside"),
+        ("- {match: 'a.{x}', unwrap: 'x'}\n", "1: names no placeholder of match 'a.{x}'"),
+        ("- {match: 'a.{x}', unwrap: '{y}'}\n", "1: '{y}' does not occur in match 'a.{x}'"),
+        (
+            "- {match: 'a.{x}', unwrap: '{x}', risk_class: write}\n",
+            "1: the tool inside has its own entry: 'risk_class' cannot stand beside 'unwrap'",
+        ),
+        (
+            "- {match: x, namespace: y, results: {trust: trusted, fields: {/a~2b: trusted}}}\n",
+            "1: '/a~2b' is not a JSON pointer",
         ),
         (
             "- {match: x, namespace: y, result_status: [{status: error}]}\n",

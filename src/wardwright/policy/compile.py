@@ -20,8 +20,8 @@ from wardwright.catalog import (
     Catalog,
     Entry,
     compile_catalog,
-    compile_glob,
     compile_regex,
+    compile_value_glob,
     default_entries,
     fold,
     look_up,
@@ -931,8 +931,8 @@ class _Compiler:
                 problems.error(node, "must not be an empty list")
             return lambda value: any(_equal(value, option) for option in options)
         if key == "glob":
-            globs = [compile_glob(glob) for glob in problems.texts(node)]
-            return lambda value: any(fits(fold(value)) for fits in globs) if isinstance(value, str) else None
+            globs = [compile_value_glob(glob) for glob in problems.texts(node)]
+            return lambda value: any(fits(value) for fits in globs) if isinstance(value, str) else None
         if key == "regex":
             pattern = compile_regex(node, problems)
             return lambda value: (
