@@ -24,6 +24,16 @@ from wardwright.history import (
     ScopeKind,
     scope_key,
 )
+from wardwright.history.requests import (
+    BOUND_BY_REPLY,
+    CHANGED_TOOLS,
+    EVERY_TOOL,
+    MAX_STRIPPED,
+    REQUESTS,
+    RequestRecord,
+    find,
+    put,
+)
 from wardwright.policy.arbitrate import arbitrate
 from wardwright.policy.compile import ModelPlan, Plan
 from wardwright.policy.evaluate import BOUND, Run, evaluate, set_aside, unwind
@@ -80,6 +90,7 @@ def judge(
         if turn.gate != "request":
             session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
             observed.phase = cast("Phase", session.head.phase)
+            observed.phases, observed.bundles = (session.head.phase,), session.head.bundles
         elif phase is not None:
             observed.phase = phase
         elif phases and phases[-1] == "result_interpretation":
@@ -99,8 +110,10 @@ def _decide(part: ModelPlan, registers: Registers, turn: Turn, observed: Observe
     run = Run(part, registers, turn, observed, now)
     evaluate(run)
     ruling = arbitrate(run)
+    if turn.gate == "request":
+        ruling.request = observed.transcript_digest
     through = passes(ruling)
-    if run.conditional:
+    if run.conditional or run.users:
         unwind(run, through)
     ruling.states = {name: run.state(name, -1) for name in part.machines}
     return ruling, _delta(run, ruling, through)
@@ -125,6 +138,7 @@ def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
     if run.gate == "request" and through:
         run.session.changes.update(run.observed.pins)
         set_aside(run)
+    _record(run, ruling, through)
     deltas: list[ScopeDelta] = []
     for scope in run.scopes.values():
         if scope is run.session:
@@ -187,11 +201,15 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
             plan_since,
             old.user_turns + run.users,
             observed.transcript_digest,
+            observed.news_from,
+            observed.news_turn,
+            _changed(old, observed),
         )
     if run.gate == "result":
         return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
     repairing = dict.fromkeys(old.repairing)
     repairing.update(dict.fromkeys(fact.raw_name for fact in observed.facts if fact.invalid_arguments))
+    settled = through and any(record.flags & CHANGED_TOOLS for record in observed.answers)
     return old._replace(
         turn=old.turn + 1 if through else old.turn,
         event=event,
@@ -201,15 +219,91 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
         since_ms=since,
         plan_hash=plan_hash,
         plan_since_ms=plan_since,
+        changed=() if settled else old.changed,
     )
 
 
+def _changed(old: Head, observed: Observed) -> tuple[str, ...]:
+    """Tools whose changed definition no released reply has answered yet."""
+    if not observed.changed and not old.changed:
+        return ()
+    names = dict.fromkeys(name for name in old.changed if name not in observed.surface.by_name)
+    names.update(dict.fromkeys(fact.raw_name for fact in observed.changed))
+    return tuple(names)
+
+
+def _record(run: Run, ruling: Ruling, through: bool) -> None:
+    """What the reply to this request will be judged by; and what a reply adds for the next one to the same request."""
+    session, observed = run.session, run.observed
+    if run.gate == "request":
+        if not through or not observed.transcript_digest:
+            return
+        flags = (BOUND_BY_REPLY if session.get(BOUND) is not None else 0) | (CHANGED_TOOLS if observed.changed else 0)
+        record = RequestRecord(
+            observed.transcript_digest,
+            run.session.turn,
+            observed.news_from,
+            observed.news_turn,
+            flags,
+            observed.phase,
+            ruling.bundles,
+            observed.repairing,
+            _stripped(run, ruling),
+        )
+        before = find(session.registers.get(REQUESTS), record.name)
+        if before is not None and before.turn == record.turn:
+            # The same transcript twice, and no reply yet: whichever is answered first meets what either would.
+            record = record._replace(
+                flags=before.flags | record.flags,
+                bundles=tuple(dict.fromkeys((*before.bundles, *record.bundles))),
+                repairing=tuple(dict.fromkeys((*before.repairing, *record.repairing))),
+                stripped=_merged(before.stripped, record.stripped),
+            )
+        session.put(REQUESTS, put(session.registers.get(REQUESTS), record))
+    elif run.gate == "reply" and observed.answers:
+        before = observed.answers[-1]
+        failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
+        after = before._replace(
+            bundles=tuple(dict.fromkeys((*before.bundles, *ruling.bundles))),
+            repairing=tuple(dict.fromkeys((*before.repairing, *failed))),
+        )
+        if after != before:
+            session.put(REQUESTS, put(session.registers.get(REQUESTS), after))
+
+
+def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    pairs = dict(zip(first[::2], first[1::2], strict=True)) | dict(zip(second[::2], second[1::2], strict=True))
+    return tuple(word for pair in pairs.items() for word in pair)
+
+
+def _stripped(run: Run, ruling: Ruling) -> tuple[str, ...]:
+    """Pairs of a raw name that the provider will not see and the rule that takes it away."""
+    names = (*ruling.stripped, *ruling.withheld_server_tools)
+    if not names:
+        return ()
+    rules: dict[str, str] = {}
+    first = ""
+    for finding in ruling.findings:
+        if finding.effect not in ("strip_tools", "set_controls") or not finding.enforced or finding.lifted:
+            continue
+        first = first or finding.rule_id
+        for index in finding.facts:
+            rules.setdefault(run.facts[index].raw_name, finding.rule_id)
+        for tool in finding.evidence.get("blocked_tools", ()):
+            rules.setdefault(tool["raw_name"], finding.rule_id)
+        for name in finding.evidence.get("withheld_server_tools", ()):
+            rules.setdefault(name, finding.rule_id)
+    if len(names) > MAX_STRIPPED:
+        return (EVERY_TOOL, first)
+    return tuple(word for name in names for word in (name, rules.get(name, first)))
+
+
 def _bind(run: Run, ruling: Ruling, through: bool) -> None:
-    """Route rules of a reply that came too late bind the next request, once."""
+    """Route rules of a reply that came too late bind the next request, until a reply to it is released."""
     session = run.session
-    if run.gate == "request" and through and session.get(BOUND) is not None:
+    if run.gate == "reply" and through and any(record.flags & BOUND_BY_REPLY for record in run.observed.answers):
         session.put(BOUND, None)
-    elif ruling.binds_next:
+    if ruling.binds_next:
         names = dict.fromkeys(
             finding.rule_id
             for finding in ruling.findings
@@ -226,6 +320,12 @@ _STATUS: dict[str, LedgerStatus] = {
 }
 
 
+def _waits(ruling: Ruling) -> bool:
+    """Whether the whole reply is held with what waits for an approval in it."""
+    waiting = not ruling.reask and any(one.status == "require_approval" for one in ruling.calls)
+    return waiting or ruling.decision == "require_approval"
+
+
 def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
     observed: Observed = run.observed
     entries = observed.ledger
@@ -237,10 +337,18 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
             status = _STATUS[call.status]
             if status == "passed" and not through:
                 # Nothing of this reply is released: it is held with the calls that wait, or asked again elsewhere.
-                waits = not ruling.reask and any(one.status == "require_approval" for one in ruling.calls)
-                status = "held" if waits or ruling.decision == "require_approval" else "denied"
+                status = "held" if _waits(ruling) else "denied"
             if status != "passed":
                 entries[name] = entries[name]._replace(status=status)
+                numbered = f"n:{call.call_id[5:25]}"
+                if not call.provider_id and numbered in entries:
+                    # The caller will not see this call, so the next equal one is the one that it will see in its place.
+                    number = entries[numbered].turn - 1
+                    entries[numbered] = LedgerEntry("held" if status == "held" else "passed", call.name, "", number)
+        if not through and _waits(ruling):
+            for name, entry in entries.items():
+                if name[0] in "hs":
+                    entries[name] = entry._replace(status="held")
         return entries
     if not through:
         return {name: entry if entry.refused else entry._replace(refused=True) for name, entry in entries.items()}

@@ -29,6 +29,7 @@ class Entry:
     at: At
     fact: ToolFact | None = None
     refused: bool = False
+    held: bool = False
     state: str = ""
     rule: r.Rule | None = None
     lapse: bool = False
@@ -58,6 +59,11 @@ def fits(m: r.Matcher, f: ToolFact, denying: bool) -> bool:
     return f.phase == "argument_repair" and "planning" in m.phase and f.source != "inferred"
 
 
+def ends(until: r.Until, f: ToolFact) -> bool:
+    happened = f.source in ("assistant_tool_call", "tool_result", "provider_event")
+    return until.tool is not None and fits(until.tool, f, False) and (happened or bool(until.tool.source))
+
+
 def inside(window: r.Window | None, start: At, at: At) -> bool:
     limits = (None, None, None) if window is None else (window.turns, window.events, window.ms)
     return all(limit is None or now - then <= limit for limit, then, now in zip(limits, start, at, strict=True))
@@ -69,7 +75,7 @@ class Oracle:
     def __init__(self, rules: tuple[r.Rule, ...], machine: r.Machine) -> None:
         self.rules, self.initial = rules, machine.initial_state
         self.log: list[Entry] = []
-        self.turn = self.event = 0
+        self.turn = self.event = self.fresh = 0
         self.phase = "planning"
 
     def of(self, kind: type) -> list[Any]:
@@ -106,13 +112,13 @@ class Oracle:
 
     def started(self, rule: r.ToolSequence, at: At) -> bool:
         start, until = None, rule.until or r.Until()
-        for e in self.log:
+        for n, e in enumerate(self.log):
             if e.state:
                 clears = until.state == e.state
             elif e.fact is None:
                 clears = until.user_turn
             else:
-                clears = not e.refused and until.tool is not None and fits(until.tool, e.fact, False)
+                clears = not e.refused and not e.held and n < self.fresh and ends(until, e.fact)
             start = None if clears else start
             if e.fact is not None and not e.refused and fits(rule.after, e.fact, rule.action.name in DENY):
                 start = e.at
@@ -122,6 +128,7 @@ class Oracle:
     def judge(self, gate: str, facts: list[ToolFact], user_turns: list[int], now: int) -> Verdict:
         fired: set[tuple[str, str, tuple[int, ...], bool]] = set()
         begin = list(self.log)
+        self.fresh = len(begin) if gate == "reply" else 10**9
         places = [(self.turn, self.event + sum(not f.repeat for f in facts[: i + 1]), now) for i in range(len(facts))]
         end = places[-1] if places else (self.turn, self.event, now)
         moves: list[tuple[int, int, r.Rule, At]] = []
@@ -183,10 +190,10 @@ class Oracle:
                     continue
                 if hit:
                     act(rule, i, at)
+            if i not in refused and gate != "reply":
+                leave(at, lambda until, f=f: ends(until, f))
             move()
             self.log.append(Entry(at, f, i in refused))
-            if i not in refused:
-                leave(at, lambda until, f=f: until.tool is not None and fits(until.tool, f, False))
         pass_time(end)
         for rule in self.of(r.HistoryThreshold):
             if self.count(rule, None, end, self.log) >= rule.threshold:
@@ -197,6 +204,14 @@ class Oracle:
                 for i in hits:
                     act(rule, i, end)
         move()
+        # What the calls of a reply end, they end when it is over, and nothing that was begun since.
+        place = len(begin)
+        for i, (f, at) in enumerate(zip(facts, places, strict=True) if gate == "reply" else []):
+            for rule in self.of(r.ToolSequence) if i not in refused else []:
+                ours = rule.then is None and rule.until and ends(rule.until, f)
+                if ours and not any(e.state for e in self.log[place:]) and self.state(end, self.log)[1] == rule.key:
+                    self.log.insert(place, Entry(at, state=self.initial))
+            place = next(n for n, e in enumerate(self.log) if e.fact is f) + 1
         # What the findings come to.
         live = [(self.rules[int(one[0][1:])].action, one[1], one[2]) for one in fired if one[3]]
         effects = {effect for _, effect, _ in live}
@@ -211,11 +226,11 @@ class Oracle:
             calls.append("block" if decision == "block" else next(word for word in ORDER if word in about))
         partly = decision == "deny_call" and "allow" in calls and "require_approval" not in calls
         through = (decision == "allow" or partly) and not (gate == "reply" and (hard or routes))
-        index = -1
-        for e in self.log[len(begin) :] if gate == "reply" else []:
-            index += e.fact is not None
-            e.refused = not through or index in refused
-        self.log = [e for e in self.log if not (e.refused and e.state and e.rule is None and not e.lapse)]
+        new = [e for e in self.log[len(begin) :] if through or e.fact or e.lapse or e.rule]
+        self.log = begin + new
+        for i, e in enumerate([e for e in new if e.fact is not None]):
+            e.held = not through
+            e.refused = e.refused or (gate == "reply" and (not through or i in refused))
         self.event = end[1]
         verdict = Verdict(fired, decision, calls, self.state(end, self.log)[0])
         if through and gate == "reply":

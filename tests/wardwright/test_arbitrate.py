@@ -16,7 +16,7 @@ from wardwright.policy.rules import GATES, Ruling
 
 def rule_on(rules: str, given: str) -> Ruling:
     plan = compile_plan(parse_config(f"governance:\n  - {rules}\n"))
-    (case,) = load_cases(f"- case: x\n  given: {given}\n  expect: {{ruling: any}}\n")
+    (case,) = load_cases(f"- case: x\n  given: {given}\n  expect: {{ruling: allow}}\n")
     ruling = play(plan, case).ruling
     assert ruling is not None
     return ruling
@@ -129,7 +129,7 @@ def test_conflicts_are_explained() -> None:
     plan = compile_plan(
         parse_config(f"state_machine: {{initial_state: i, states: [i, x, y]}}\ngovernance:\n  - {rules}\n")
     )
-    (case,) = load_cases(f"- case: x\n  given: {CALL}\n  expect: {{ruling: any}}\n")
+    (case,) = load_cases(f"- case: x\n  given: {CALL}\n  expect: {{ruling: allow}}\n")
     ruling = play(plan, case).ruling
     assert ruling is not None
     assert [conflict.message for conflict in ruling.conflicts] == [

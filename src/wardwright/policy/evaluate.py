@@ -6,7 +6,8 @@ Invariants (tests cite the numbers):
  E3. A rule that raises is a finding with effect `block`, by name; the others are judged as if it had not been there.
  E4. Counting does not depend on state: a state-scoped rule counts everything it matches and acts only in its states.
  E5. A repeated fact is judged again and counted never. It can start a sequence or enter a state anew: what it says is being read now.
- E6. A sequence starts after the event that started it has been judged, and never with a call that was refused.
+ E6. A sequence starts after the event that started it has been judged, and never with a call that was refused. Only what took place
+     ends one (or a state), and never by a refused request or reply; a call does not free the calls beside it.
  E7. Transitions of a fact take effect for the next fact, also when the fact was refused; of several for one machine the highest
      priority wins, then the first declared.
  E8. A rule in observe mode finds and counts, and changes nothing else.
@@ -46,6 +47,7 @@ from wardwright.policy.rules import (
     Finding,
     HistoryThreshold,
     LoopThreshold,
+    Matcher,
     Rule,
     StructuredOutput,
     ToolSequence,
@@ -66,6 +68,9 @@ MAX_RESERVATIONS: Final = 64
 ONCE: Final[frozenset[ActionName]] = frozenset({"alert_async", "annotate"})
 """Actions taken once per crossing of a threshold; and for new text only."""
 REFUSING: Final[frozenset[str]] = frozenset({"block", "deny_call", "require_approval"})
+HAPPENED: Final[frozenset[str]] = frozenset({"assistant_tool_call", "tool_result", "provider_event"})
+"""Events that can end a sequence or a state unless `source` names others."""
+MADE_UP: Final[frozenset[str]] = frozenset({"forged", "altered", "result_for_denied_call"})
 TRIPPED: Final = "!"
 OVERFLOW: Final = "*"
 META: Final = "@"
@@ -101,9 +106,11 @@ class Run:
 
     __slots__ = (
         "active",
+        "addressed",
         "attached",
         "conditional",
         "considered",
+        "endings",
         "facts",
         "findings",
         "gate",
@@ -120,6 +127,7 @@ class Run:
         "secret",
         "session",
         "settling",
+        "started",
         "text_hits",
         "turn",
         "untouched",
@@ -147,6 +155,12 @@ class Run:
         self.settling: list[tuple[int, ToolSequence | Budget]] = []
         self.conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]] = []
         """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
+        self.endings: list[tuple[int, ToolSequence]] = []
+        """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
+        self.started: dict[RegisterKey, list[int]] = {}
+        """Sequences and states begun by calls of a reply: what came before does not end them."""
+        self.addressed: list[tuple[ScopeRun, RegisterKey]] = []
+        """Sequences begun after a new word of the user."""
         self.refused: set[int] = set()
         self.history_hits: dict[str, list[int]] = {}
         self.text_hits: tuple[str, ...] = ()
@@ -299,49 +313,70 @@ class Run:
     # settling
 
     def settle(self, index: int) -> None:
-        """After a fact was judged: its transitions, then what it ends and starts if it was not refused (E6, E7)."""
+        """After a fact was judged: what it ends, its transitions, then what it starts if it was not refused (E6, E7)."""
+        settling, self.settling = self.settling, []
+        if settling and index not in self.refused:
+            for role, rule in settling:
+                if role == UNTIL and isinstance(rule, ToolSequence):
+                    if self.gate == "reply":
+                        self.endings.append((index, rule))
+                    else:
+                        self.end(rule, index)
         if self.moves:
             self.move()
-        if self.settling:
-            if index not in self.refused:
-                deferred = self.gate == "reply" and 0 <= index < len(self.observed.facts)
-                for role, rule in self.settling:
-                    self.mark(role, rule, index, deferred)
-            self.settling.clear()
+        if settling and index not in self.refused:
+            deferred = self.gate == "reply" and 0 <= index < len(self.observed.facts)
+            for role, rule in settling:
+                if role != UNTIL:
+                    self.mark(rule, index, deferred)
 
-    def mark(self, role: int, rule: ToolSequence | Budget, index: int, deferred: bool) -> None:
+    def mark(self, rule: ToolSequence | Budget, index: int, deferred: bool) -> None:
         scope = self.scopes[rule.scope]
         if isinstance(rule, Budget):
             key: RegisterKey = (rule.key, "calls")
             value = spend(scope.get(key), rule, 1, self.now)
-        elif role == AFTER:
+        else:
             key = (rule.key, "")
             value = (*self.at(scope, index), scope.state.head.user_turns + self.users)
-        elif rule.then is not None:
-            key, value = (rule.key, ""), None
-            if scope.get(key) is None:
-                return
-        else:
-            self.leave(rule, index, deferred)
-            return
+            if deferred:
+                self.started.setdefault(key, []).append(index)
+            if self.users:
+                self.addressed.append((scope, key))
         if deferred:
             self.conditional.append((index, scope, key, scope.get(key), value))
         scope.put(key, value)
 
-    def leave(self, rule: ToolSequence, index: int, deferred: bool = False) -> None:
-        """Ends a state that this very rule entered."""
+    def end(self, rule: ToolSequence, index: int) -> None:
+        """Ends the sequence, or the state that this very rule entered; on condition that the gate lets the fact through."""
         machine = self.plan.machines[rule.machine]
+        key: RegisterKey = (rule.key, "") if rule.then is not None else (f"state:{machine.id}", "")
+        if self.begun_since(key, index):
+            return
+        if rule.then is not None:
+            self.clear(rule, index, conditional=True)
+            return
         scope = self.scopes[machine.scope]
-        key: RegisterKey = (f"state:{machine.id}", "")
         value = scope.get(key)
         if value is None:
             return
-        at = self.at(scope, index)
-        now = holding(machine, value, at)
+        now = holding(machine, value, self.at(scope, index))
         if now.by == rule.key:
-            self.enter(machine.id, successor(machine, now.state), index, None)
-            if deferred:
-                self.conditional.append((index, scope, key, value, scope.get(key)))
+            self.enter(machine.id, successor(machine, now.state), index, None, conditional=True)
+
+    def begun_since(self, key: RegisterKey, index: int) -> bool:
+        """In a reply: whether a later call has begun it anew. A refused one has moved states, but begun no sequence."""
+        moved = key[0].startswith("state:")
+        return any(one >= index and (moved or one not in self.refused) for one in self.started.get(key, ()))
+
+    def clear(self, rule: ToolSequence, index: int, conditional: bool) -> None:
+        scope = self.scopes[rule.scope]
+        key: RegisterKey = (rule.key, "")
+        value = scope.get(key)
+        if value is None or (conditional and self.begun_since(key, index)):
+            return
+        if conditional:
+            self.conditional.append((index, scope, key, value, None))
+        scope.put(key, None)
 
     def move(self) -> None:
         taken: dict[str, tuple[Rule, int]] = {}
@@ -353,7 +388,15 @@ class Run:
         for machine_id, (rule, index) in taken.items():
             self.enter(machine_id, rule.action.transition_to, index, rule)
 
-    def enter(self, machine_id: str, state: str, index: int, rule: Rule | None, since_ms: int | None = None) -> None:
+    def enter(
+        self,
+        machine_id: str,
+        state: str,
+        index: int,
+        rule: Rule | None,
+        since_ms: int | None = None,
+        conditional: bool = False,
+    ) -> None:
         machine = self.plan.machines[machine_id]
         scope = self.scopes[machine.scope]
         at = self.at(scope, index)
@@ -367,12 +410,15 @@ class Run:
         by = "" if rule is None else rule.key
         clean = until is not None and until.clean_turn
         user = until is not None and until.user_turn
-        scope.put(key, enter(machine, state, at, window, by, clean, user))
+        before, value = scope.get(key), enter(machine, state, at, window, by, clean, user)
+        if conditional:
+            self.conditional.append((index, scope, key, before, value))
+        elif self.gate == "reply":
+            self.started.setdefault(key, []).append(index)
+        scope.put(key, value)
         for ruleset in (self.plan.rules, *self.plan.bundles.values()):
             for waiting in ruleset.until_states.get((machine_id, state), ()):
-                owner = self.scopes[waiting.scope]
-                if owner.get((waiting.key, "")) is not None:
-                    owner.put((waiting.key, ""), None)
+                self.clear(waiting, index, conditional)
 
     def pass_time(self, index: int, spoken: bool = False) -> None:
         """Writes down the successors of states that have run out, or that end because the user spoke."""
@@ -390,7 +436,7 @@ class Run:
             if now.lapsed:
                 self.enter(machine_id, now.state, index, None, now.since.ms)
             elif spoken and now.user:
-                self.enter(machine_id, successor(machine, now.state), index, None)
+                self.enter(machine_id, successor(machine, now.state), index, None, conditional=True)
 
 
 def evaluate(run: Run) -> None:
@@ -399,7 +445,7 @@ def evaluate(run: Run) -> None:
     gate = run.gate
     run.facts = (*observed.facts, *_surface(observed)) if gate == "request" else tuple(observed.facts)
     if gate == "reply":
-        for name in run.session.state.head.bundles:
+        for name in observed.bundles:
             if name in run.plan.bundles:
                 run.attached.append(name)
                 run.active.append(run.plan.bundles[name])
@@ -410,6 +456,9 @@ def evaluate(run: Run) -> None:
     if fresh:
         run.active.extend(fresh)
         _judge(run, fresh)
+    for index, rule in run.endings:
+        if index not in run.refused:
+            run.end(rule, index)
 
 
 def _surface(observed: Observed) -> Sequence[ToolFact]:
@@ -420,11 +469,18 @@ def _surface(observed: Observed) -> Sequence[ToolFact]:
 
 
 def unwind(run: Run, released: bool) -> None:
-    """E6: what a call changed on condition is taken back when it was refused, or nothing of its reply was released."""
+    """E6: what a fact changed on condition is taken back when it was refused, or nothing of its gate was let through."""
     for index, scope, key, before, put in reversed(run.conditional):
         # What something else has changed since stays.
         if (not released or index in run.refused) and scope.get(key) == put:
             scope.put(key, before)
+    if run.users and not released:
+        # The user's words in a refused request have not been heard.
+        run.users = 0
+        for scope, key in run.addressed:
+            value = scope.get(key)
+            if value is not None:
+                scope.put(key, (*value[:3], scope.state.head.user_turns))
 
 
 def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
@@ -680,7 +736,7 @@ def _server_listed(run: Run, rule: AllowedTools, raw_name: str) -> bool:
 def _allowed_call(run: Run, rule: AllowedTools, index: int) -> None:
     """A list governs a call by the call's own phase, and by the phase of the request it answers."""
     fact = run.observed.facts[index]
-    if not phase_covers(rule.phases, fact.phase) and not phase_covers(rule.phases, run.session.state.head.phase):
+    if not phase_covers(rule.phases, fact.phase) and not any(phase_covers(rule.phases, one) for one in run.observed.phases):
         return
     if not listed(rule, fact):
         run.act(rule, index, _evidence(run, rule, [fact]), "block" if rule.surface == "block" else "deny_call")
@@ -810,8 +866,23 @@ def _after(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
         run.settling.append((AFTER, rule))
 
 
-def _until(run: Run, op: Op, _index: int, _fact: ToolFact) -> None:
-    run.settling.append((UNTIL, cast("ToolSequence", op.rule)))
+def _until(run: Run, op: Op, _index: int, fact: ToolFact) -> None:
+    rule = cast("ToolSequence", op.rule)
+    wanted = None if rule.until is None else rule.until.tool
+    if wanted is not None and _happened(run, wanted, fact):
+        run.settling.append((UNTIL, rule))
+
+
+def _happened(run: Run, wanted: Matcher, fact: ToolFact) -> bool:
+    """Whether an event can end something: it took place, as far as we know. What a caller made up or merely asks for frees nothing."""
+    if any(mark in MADE_UP and mark not in wanted.mark for mark in fact.marks):
+        return False
+    if not wanted.source and fact.source not in HAPPENED:
+        return False
+    if run.gate != "request" or fact.item < 0 or fact.source == "provider_event" or not run.session.turn:
+        return True
+    entry = run.session.state.ledger.get(f"c:{fact.tool_call_id}")
+    return entry is not None and entry.status == "passed"
 
 
 def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
