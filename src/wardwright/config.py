@@ -203,7 +203,7 @@ class Problems:
         if isinstance(value, str):
             for suffix, factor in (("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)):
                 number = value.removesuffix(suffix)
-                if number != value and number.isdigit() and int(number) > 0:
+                if number != value and _WHOLE.fullmatch(number) and int(number) > 0:
                     return int(number) * factor
         self.error(node, "expected a duration such as 30d, 12h, 15m, 10s or 250ms")
         return 1
@@ -326,6 +326,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 _YAML: Final = "tag:yaml.org,2002:"
+_WHOLE: Final = re.compile("[0-9]{1,9}")
 _PLAIN_INT: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
 _PLAIN_FLOAT: Final = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PLAIN_BOOL: Final = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})

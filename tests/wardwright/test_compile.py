@@ -189,6 +189,59 @@ def one(rule: str, before: str = "") -> list[str]:
             "governance[0].exceptions[0]: an exception needs 'tool' or 'caller'",
         ),
         ("just text", "governance[0]: expected a rule: a mapping with id and kind"),
+        (
+            "{id: r, kind: allowed_tools, action: block, mode: filter, phase: planning, allowed_tools: [{name: a}]}",
+            "governance[0].action: 'mode: filter' blocks nothing; leave the action out, or say 'mode: block'",
+        ),
+        (
+            "{id: r, kind: tool_selector, action: block, tool: {arguments: {/a~2b: {equals: 1}}}}",
+            "governance[0].tool.arguments./a~2b: '/a~2b' is not a JSON pointer; after '~' comes 0 or 1",
+        ),
+        (
+            "{id: r, kind: tool_selector, action: block, tool: {arguments: {/a: {minimum: 5, maximum: 1}}}}",
+            "governance[0].tool.arguments./a.maximum: no value can hold: minimum is 5, maximum is 1",
+        ),
+        (
+            "{id: r, kind: tool_selector, action: block, tool: {arguments: {/a: {min_length: 5, max_length: 1}}}}",
+            "governance[0].tool.arguments./a.max_length: no value can hold: min_length is 5, max_length is 1",
+        ),
+        (
+            "{id: r, kind: budget, limits: {tokens: 10}, reserve: {tokens: 100}}",
+            "governance[0].reserve.tokens: more than the limit of 10: every request would be refused",
+        ),
+        (
+            "{id: r, kind: budget, limits: {calls: 1.5}}",
+            "governance[0].limits.calls: expected a whole number, got number 1.5",
+        ),
+        (
+            "{id: r, kind: tool_selector, action: set_controls, controls: {x: -1}, tool: {name: a}}",
+            "governance[0].controls.x: must be at least 0, got -1: providers take less for no limit",
+        ),
+        (
+            "{id: r, kind: tool_selector, action: set_controls, controls: {x: .nan}, tool: {name: a}}",
+            "governance[0].controls.x: expected a finite number",
+        ),
+        (
+            "{id: r, kind: tool_selector, action: block, tool: {name: a}, exceptions: []}",
+            "governance[0].exceptions: must not be an empty list",
+        ),
+        (
+            "{id: r, kind: argument_schema, tool: {name: a}, schema: {properties: {b: {type: strng}}}}",
+            "governance[0].schema.properties.b.type: unknown type 'strng'",
+        ),
+        (
+            "{id: r, kind: structured_output, schema: {allOf: [{}, {pattern: '(?=x)'}]}}",
+            "governance[0].schema.allOf[1].pattern: pattern '(?=x)' cannot be checked: invalid perl operator: (?=",
+        ),
+        (
+            "{id: write_tool_validation_v1/no-identical-writes, kind: request_guard, match: a}",
+            "governance[0].id: 'write_tool_validation_v1/no-identical-writes' is how rule 'no-identical-writes'"
+            " of bundle 'write_tool_validation_v1' is called",
+        ),
+        (
+            "{id: r, kind: tool_loop_threshold, action: block, threshold: 99999999999999999999999, tool: {name: a}}",
+            "governance[0].threshold: a whole number beyond 64 bits",
+        ),
     ],
 )
 def test_a_doubtful_rule_is_refused(rule: str, message: str) -> None:
@@ -243,6 +296,94 @@ def test_bundles_do_not_nest() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "state_machine: {initial_state: a, states: [a, a]}\n",
+            "f:1:47: state_machine.states[1]: state 'a' is declared twice",
+        ),
+        (
+            "state_machine: {initial_state: a, states: [a, '']}\n",
+            "f:1:47: state_machine.states[1]: must not be empty",
+        ),
+        (
+            "scopes: {user: {retention: 1s, purpose: x}}\n"
+            "state_machine: {scope: user, initial_state: a, states: [a, {id: b, expires_ms: 1001}]}\n",
+            "f:2:68: state_machine.states[1].expires_ms: a window of 1001 ms is longer than the retention of user (1000 ms)",
+        ),
+        ("server_tools: {a: 1}\n", "f:1:1: server_tools: expected a list, got a mapping"),
+        ("server_tools: [a]\n", "f:1:16: server_tools[0]: expected a mapping, got text 'a'"),
+        ("tool_mediation: 7\n", "f:1:1: tool_mediation: expected a mapping, got number 7"),
+        ("providers: 3\n", "f:1:1: providers: expected a mapping or a list, got number 3"),
+        ("providers: {a: {}}\n", "f:1:13: providers.a: expected a mapping, got an empty one"),
+        ("auth: [1]\n", "f:1:1: auth: expected a mapping, got a list"),
+        (
+            "scopes: {user: {retention: ²d, purpose: x}}\n",
+            "f:1:17: scopes.user.retention: expected a duration such as 30d, 12h, 15m, 10s or 250ms",
+        ),
+    ],
+)
+def test_a_doubtful_section_is_refused(text: str, message: str) -> None:
+    """G10: so is every section around the rules, also those that other parts of the gateway read."""
+    assert problems(text) == [message]
+
+
+def test_a_rule_is_not_called_like_one_of_a_bundle() -> None:
+    """G25: on a receipt an id names one rule."""
+    text = "policy_bundles: {b: [{id: x, kind: request_guard, match: a}]}\ngovernance:\n  - {id: b/x, kind: request_guard, match: a}\n"
+    assert problems(text) == ["f:3:6: governance[0].id: 'b/x' is how rule 'x' of bundle 'b' is called"]
+
+
+def test_an_exception_that_has_run_out_is_told_when_the_time_is_known() -> None:
+    """G28: an operator who checks a plan learns which exceptions are over."""
+    text = (
+        "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {name: a},"
+        " exceptions: [{expires: 2001-01-01, tool: {name: b}}]}\n"
+    )
+    config = parse_config(text, "f")
+    assert [str(one) for one in compile_plan(config, now_ms=2_000_000_000_000).warnings] == [
+        "f:2:80: governance[0].exceptions[0].expires: has already expired: the exception has no effect"
+    ]
+    assert compile_plan(config, now_ms=0).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "governance:\n  - {id: r, kind: allowed_tools, phase: loop_governance, allowed_tools: [{name: a}]}\n",
+            "can never match: no tool is offered or called in phase loop_governance",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: deny_call, tool: {mark: forged}}\n",
+            "never acts: deny_call answers calls, what is forged comes with a request; use block",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: deny_call, tool: {source: [tool_choice, declared_tool]}}\n",
+            "never acts: deny_call answers calls, a tool_choice or declared_tool comes with a request; use block",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {source: declared_tool, arguments: {/a: {equals: 1}}}}\n",
+            "can never match: no declared_tool has arguments yet",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: require_approval, tool: {source: tool_result}}\n",
+            "results of tools that the gateway runs are not held: approval is asked when a request carries them",
+        ),
+        (
+            "governance:\n  - {id: r, kind: argument_schema, tool: {source: tool_result}}\n",
+            "can never match: only an assistant_tool_call is checked against a schema",
+        ),
+        (
+            "governance:\n  - {id: r, kind: request_guard, match: x, exceptions: [{expires: 2090-01-01, tool: {name: a}}]}\n",
+            "has no effect: this rule is about no single tool; except a caller instead",
+        ),
+        (
+            "state_machine: {initial_state: a, states: [{id: a, expires_ms: 5}]}\n",
+            "an initial state expires only after a rule has entered it, not from the start of a session",
+        ),
+        (
+            "state_machine: {initial_state: a, states: [{id: a, expires_to: a}]}\n",
+            "state 'a' has no expires_ms: it never expires",
+        ),
         (
             "state_machine: {initial_state: a, states: [a, b]}\n",
             "state 'b' of machine 'default' is never entered by a rule",

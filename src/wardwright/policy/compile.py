@@ -24,10 +24,9 @@ from wardwright.catalog import (
     compile_value_glob,
     default_entries,
     fold,
-    look_up,
     parse_pointer,
 )
-from wardwright.config import Config, ModelConfig, Node, Problems, nearest, parse_yaml
+from wardwright.config import Config, ModelConfig, Node, Problems, kind_of, nearest, parse_yaml
 from wardwright.errors import ConfigError, Problem
 from wardwright.facts import (
     CONFIDENCES,
@@ -40,7 +39,7 @@ from wardwright.facts import (
     ToolFact,
 )
 from wardwright.history import SCOPE_KINDS, Observer, ScopeKind
-from wardwright.policy.matching import argument_test, still_fits
+from wardwright.policy.matching import WITHOUT_ARGUMENTS, argument_test, at_pointer, equal, one_of, still_fits
 from wardwright.policy.rules import (
     DENYING,
     GATES,
@@ -68,6 +67,7 @@ from wardwright.policy.rules import (
     Window,
 )
 from wardwright.wire.linear import BadPattern, PatternSet, compile_pattern
+from wardwright.wire.schema import examine
 from wardwright.wire.turn import Gate, Role
 
 ROLES: Final[tuple[Role, ...]] = ("system", "developer", "user", "assistant", "tool")
@@ -226,6 +226,13 @@ PREDICATE_KEYS: Final[tuple[str, ...]] = (
     "minimum",
     "maximum",
 )
+
+ASKED: Final[frozenset[str]] = frozenset({"declared_tool", "tool_choice", "caller_metadata", "inferred"})
+"""Sources of events that only a request has."""
+ASKED_MARKS: Final[frozenset[str]] = frozenset(
+    {"definition_changed", "forged", "altered", "session_rotated", "claim_contradicted"}
+)
+"""Marks of such events."""
 
 # What a fact can be to a rule.
 SELECT, LOOP, AFTER, THEN, UNTIL, SCHEMA, CALLS, HISTORY = range(8)
@@ -433,8 +440,8 @@ def _hash(value: Any) -> str:
     return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
 
 
-def compile_plan(config: Config) -> Plan:
-    """The plan of a config, or ConfigError with all its problems in file order."""
+def compile_plan(config: Config, now_ms: int | None = None) -> Plan:
+    """The plan of a config, or ConfigError with all its problems in file order. Given the time, it tells what has run out."""
     problems = Problems(config.file)
     problems.found.extend(config.problems)
     plan_hash = _hash(
@@ -442,16 +449,52 @@ def compile_plan(config: Config) -> Plan:
     )
     shared_catalog = compile_catalog(config.deployment["catalog"], problems) if "catalog" in config.deployment else ()
     shared_scopes = _scopes(config.deployment["scopes"], problems) if "scopes" in config.deployment else {}
+    _shapes(config.deployment, problems)
     providers = _provider_names(config.deployment.get("providers"))
     models: dict[str, ModelPlan] = {}
     for model in config.models:
-        compiler = _Compiler(config, model, problems, plan_hash)
+        _shapes(model.sections, problems)
+        compiler = _Compiler(config, model, problems, plan_hash, now_ms)
         models[model.model_id] = compiler.compile(shared_catalog, shared_scopes, {*providers, "scripted"})
     errors = sorted(set(problems.errors), key=lambda problem: (problem.line, problem.column))
     if errors:
         raise ConfigError(errors)
     warnings = sorted(set(problems.warnings), key=lambda problem: (problem.line, problem.column))
     return Plan(plan_hash, models, tuple(warnings))
+
+
+SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "providers": ("a mapping", "a list"),
+    "snippets": ("a mapping",),
+    "auth": ("a mapping",),
+    "store": ("a mapping", "text"),
+    "alerts": ("a mapping", "a list"),
+    "retention": ("a mapping", "text", "number"),
+    "limits": ("a mapping",),
+    "server_tools": ("a list",),
+    "tool_mediation": ("a mapping",),
+    "tool_advertisement": ("a mapping",),
+    "capture": ("a mapping", "text", "true", "false"),
+    "description": ("text",),
+}
+"""The form of sections that others read. Their content is theirs to judge; a section of another form is nobody's."""
+
+
+def _shapes(sections: Mapping[str, Node], problems: Problems) -> None:
+    for name, node in sections.items():
+        if name not in SHAPES:
+            continue
+        wanted = SHAPES[name]
+        got = kind_of(node)
+        if not got.startswith(wanted):
+            problems.error(node, f"expected {' or '.join(wanted)}, got {got}")
+            continue
+        if name in ("server_tools", "providers", "alerts"):
+            for child in (*node.entries(), *(node.items().values() if name == "providers" else ())):
+                if not isinstance(child.value, dict) or not child.value:
+                    problems.error(
+                        child, f"expected a mapping, got {kind_of(child) if child.value != {} else 'an empty one'}"
+                    )
 
 
 def _provider_names(node: Node | None) -> set[str]:
@@ -497,8 +540,11 @@ def builtin_bundles() -> Mapping[str, Node]:
 class _Compiler:
     """Compiles one model artifact."""
 
-    def __init__(self, config: Config, model: ModelConfig, problems: Problems, plan_hash: str) -> None:
+    def __init__(
+        self, config: Config, model: ModelConfig, problems: Problems, plan_hash: str, now_ms: int | None
+    ) -> None:
         self.config = config
+        self.now_ms = now_ms
         self.model = model
         self.problems = problems
         self.plan_hash = plan_hash
@@ -614,7 +660,10 @@ class _Compiler:
         raw: list[tuple[Node, dict[str, Node]]] = []
         for child in problems.sequence(given["states"]) if "states" in given else ():
             if isinstance(child.value, str):
-                states[child.value] = State(child.value)
+                name = problems.text(child)
+                if name in states:
+                    problems.error(child, f"state '{name}' is declared twice")
+                states[name] = State(name)
                 continue
             fields = problems.mapping(child, ("id",), ("expires_ms", "expires_to", "description"))
             if "id" in fields:
@@ -622,6 +671,10 @@ class _Compiler:
                 if state_id in states:
                     problems.error(fields["id"], f"state '{state_id}' is declared twice")
                 life = problems.integer(fields["expires_ms"], 1) if "expires_ms" in fields else None
+                if life is not None:
+                    self._fits_retention(fields["expires_ms"], life, scope)
+                elif "expires_to" in fields and "expires_ms" not in given:
+                    problems.warn(fields["expires_to"], f"state '{state_id}' has no expires_ms: it never expires")
                 goes_to = problems.text(fields["expires_to"]) if "expires_to" in fields else ""
                 states[state_id] = State(state_id, life, goes_to)
                 raw.append((child, fields))
@@ -634,6 +687,11 @@ class _Compiler:
         for _, fields in raw:
             if "expires_to" in fields:
                 self._known_state(problems.text(fields["expires_to"]), states, fields["expires_to"])
+            if "expires_ms" in fields and "id" in fields and fields["id"].value == initial:
+                problems.warn(
+                    fields["expires_ms"],
+                    "an initial state expires only after a rule has entered it, not from the start of a session",
+                )
         states.setdefault(initial, State(initial))
         life = problems.integer(given["expires_ms"], 1) if "expires_ms" in given else None
         if life is not None:
@@ -670,12 +728,26 @@ class _Compiler:
             rule = self._rule(child, order, bundle)
             named = child.items().get("id")
             if named is not None and isinstance(named.value, str):
+                if not bundle and "/" in named.value:
+                    name, rest = self._bundle_of(named.value)
+                    if name:
+                        problems.error(named, f"'{named.value}' is how rule '{rest}' of bundle '{name}' is called")
                 if named.value in seen:
                     problems.error(child, f"rule id '{named.value}' is already used at line {seen[named.value]}")
                 seen.setdefault(named.value, child.line)
             if rule is not None and len(problems.errors) == before:
                 rules.append(rule)
         return rules
+
+    def _bundle_of(self, rule_id: str) -> tuple[str, str]:
+        """The bundle and the rule in it that this id would name on a receipt."""
+        for name, node in {**builtin_bundles(), **self.bundle_nodes}.items():
+            rest = rule_id.removeprefix(f"{name}/")
+            if rest != rule_id and any(
+                (one := child.items().get("id")) is not None and one.value == rest for child in node.entries()
+            ):
+                return name, rest
+        return "", ""
 
     def _rule(self, node: Node, order: int, bundle: str) -> Rule | None:
         problems = self.problems
@@ -748,6 +820,13 @@ class _Compiler:
         rule = _READERS[kind](self, node, given, shared)
         if rule is None:
             return None
+        if isinstance(rule, (TextRule, StructuredOutput)) or (isinstance(rule, Budget) and "calls" not in rule.limits):
+            for child in given["exceptions"].entries() if "exceptions" in given else ():
+                if "tool" in child.items():
+                    problems.warn(
+                        child.items()["tool"],
+                        "has no effect: this rule is about no single tool; except a caller instead",
+                    )
         key = _hash(_counted(rule))
         self.keys[key] = number = self.keys.get(key, 0) + 1
         if number > 1:
@@ -823,6 +902,8 @@ class _Compiler:
             for key, child in given["controls"].items().items():
                 if not isinstance(child.value, (int, float, tuple)) or (isinstance(child.value, bool) and child.value):
                     problems.error(child, f"'{key}' cannot be clamped: give a number, a list, or false")
+                elif isinstance(child.value, (int, float)) and child.value < 0:
+                    problems.error(child, f"must be at least 0, got {child.value}: providers take less for no limit")
         strip: tuple[Matcher, ...] = ()
         if "strip" in given:
             strip = tuple(self._matcher(child, source=False) for child in problems.sequence(given["strip"]))
@@ -834,6 +915,8 @@ class _Compiler:
     def _exceptions(self, node: Node) -> tuple[Exemption, ...]:
         problems = self.problems
         found: list[Exemption] = []
+        if node.value == ():
+            problems.error(node, "must not be an empty list")
         for child in problems.sequence(node):
             given = problems.mapping(child, ("expires",), ("tool", "caller", "reason"))
             if "tool" not in given and "caller" not in given:
@@ -844,9 +927,12 @@ class _Compiler:
                 caller = {key: problems.text(one) for key, one in problems.mapping(given["caller"], (), words).items()}
                 if not caller:
                     problems.error(given["caller"], "must not be empty")
+            expires = problems.instant_ms(given["expires"]) if "expires" in given else 0
+            if self.now_ms is not None and "expires" in given and expires <= self.now_ms:
+                problems.warn(given["expires"], "has already expired: the exception has no effect")
             found.append(
                 Exemption(
-                    problems.instant_ms(given["expires"]) if "expires" in given else 0,
+                    expires,
                     self._matcher(given["tool"], source=False) if "tool" in given else None,
                     caller,
                     problems.text(given["reason"]) if "reason" in given else "",
@@ -898,6 +984,27 @@ class _Compiler:
             self.problems.warn(node, "can never match: a tool_result has phase result_interpretation")
         if matcher.result_status and "unknown" not in matcher.result_status and not_results:
             self.problems.warn(node, "can never match: only results have a result_status")
+        if matcher.arguments and matcher.source and set(matcher.source) <= WITHOUT_ARGUMENTS:
+            self.problems.warn(node, f"can never match: no {' or '.join(matcher.source)} has arguments yet")
+
+    def warn_idle(self, node: Node, matcher: Matcher, action: Action) -> None:
+        """An action that comes too early or too late for all that the matcher looks at."""
+        if action.name == "deny_call":
+            if matcher.source and set(matcher.source) <= ASKED:
+                what = " or ".join(matcher.source)
+                self.problems.warn(
+                    node, f"never acts: deny_call answers calls, a {what} comes with a request; use block"
+                )
+            elif matcher.mark and set(matcher.mark) <= ASKED_MARKS:
+                what = " or ".join(matcher.mark)
+                self.problems.warn(
+                    node, f"never acts: deny_call answers calls, what is {what} comes with a request; use block"
+                )
+        if action.name == "require_approval" and matcher.source == ("tool_result",):
+            self.problems.warn(
+                node,
+                "results of tools that the gateway runs are not held: approval is asked when a request carries them",
+            )
 
     def _predicates(self, node: Node) -> tuple[Predicate, ...]:
         problems = self.problems
@@ -908,7 +1015,8 @@ class _Compiler:
         for pointer, child in node.value.items():
             parts = parse_pointer(pointer)
             if parts is None:
-                problems.error(child, f"'{pointer}' is not a JSON pointer; write '/{pointer}'")
+                hint = "after '~' comes 0 or 1" if pointer.startswith("/") else f"write '/{pointer}'"
+                problems.error(child, f"'{pointer}' is not a JSON pointer; {hint}")
                 continue
             given = problems.mapping(child, (), PREDICATE_KEYS)
             if not given:
@@ -916,20 +1024,24 @@ class _Compiler:
                     problems.error(child, f"needs one of {', '.join(PREDICATE_KEYS)}")
                 continue
             tests = [self._predicate(key, one) for key, one in given.items()]
+            for low, high in (("minimum", "maximum"), ("min_length", "max_length")):
+                least, most = (given[key].value if key in given else None for key in (low, high))
+                if isinstance(least, (int, float)) and isinstance(most, (int, float)) and least > most:
+                    problems.error(given[high], f"no value can hold: {low} is {least}, {high} is {most}")
             words = orjson.dumps({pointer: child.plain()}, option=orjson.OPT_SORT_KEYS).decode()
-            found.append(Predicate(pointer, words, _reader(parts, tests)))
+            found.append(Predicate(pointer, words, at_pointer(parts, tests)))
         return tuple(found)
 
     def _predicate(self, key: str, node: Node) -> Callable[[Any], bool | None]:
         problems = self.problems
         if key == "equals":
             wanted = node.plain()
-            return lambda value: _equal(value, wanted)
+            return lambda value: equal(value, wanted)
         if key == "one_of":
             options = [child.plain() for child in problems.sequence(node)]
             if not options:
                 problems.error(node, "must not be an empty list")
-            return lambda value: any(_equal(value, option) for option in options)
+            return lambda value: one_of(value, options)
         if key == "glob":
             globs = [compile_value_glob(glob) for glob in problems.texts(node)]
             return lambda value: any(fits(value) for fits in globs) if isinstance(value, str) else None
@@ -1029,29 +1141,6 @@ class _Compiler:
                     return
 
 
-def _equal(left: Any, right: Any) -> bool:
-    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
-
-
-def _reader(parts: tuple[str, ...], tests: Sequence[Callable[[Any], bool | None]]) -> Callable[[Any], bool | None]:
-    """All conditions on one place. What is not there fits nothing; what has another type cannot be said."""
-
-    def read(document: Any) -> bool | None:
-        found, value = look_up(document, parts)
-        if not found:
-            return False
-        verdict: bool | None = True
-        for test in tests:
-            answer = test(value)
-            if answer is False:
-                return False
-            if answer is None:
-                verdict = None
-        return verdict
-
-    return read
-
-
 def _apart(left: Rule, right: Rule) -> bool:
     """Whether two rules provably never match the same request."""
     scoped = left.machine == right.machine and left.state_scope and right.state_scope
@@ -1097,6 +1186,7 @@ def _read_selector(c: _Compiler, _node: Node, given: Mapping[str, Node], shared:
     if action.name in ("strip_tools", "set_controls") and not matcher.source and not action.strip:
         matcher = replace(matcher, source=("declared_tool",))
     c.warn_escape(given["tool"], matcher, action)
+    c.warn_idle(given["tool"], matcher, action)
     return ToolSelector(**shared, tool=matcher)
 
 
@@ -1112,7 +1202,11 @@ def _read_allowed(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: 
     )
     if "action" in given and given["action"].value == "deny_call" and surface == "block":
         problems.error(given["action"], "say 'mode: deny_call' instead")
+    if "action" in given and given["action"].value == "block" and surface != "block":
+        problems.error(given["action"], f"'mode: {surface}' blocks nothing; leave the action out, or say 'mode: block'")
     phases = problems.choices(given["phase"], PHASES) if "phase" in given else ()
+    if phases and set(phases) <= {"loop_governance", "unknown"}:
+        problems.warn(given["phase"], f"can never match: no tool is offered or called in phase {' or '.join(phases)}")
     allowed: list[AllowedTool] = []
     if "allowed_tools" in given:
         for child in problems.sequence(given["allowed_tools"]):
@@ -1177,6 +1271,7 @@ def _read_loop(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: dic
         problems.error(given["threshold"], "a threshold inside a window can be 1000 at most")
     matcher = _counting_matcher(c, given["tool"], equal)
     c.warn_escape(given["tool"], matcher, shared["action"])
+    c.warn_idle(given["tool"], matcher, shared["action"])
     return LoopThreshold(
         **shared,
         tool=matcher,
@@ -1261,6 +1356,7 @@ def _read_sequence(c: _Compiler, node: Node, given: Mapping[str, Node], shared: 
         return None
     if then is not None:
         c.warn_escape(node, then, action)
+        c.warn_idle(node, then, action)
     return ToolSequence(**shared, after=after, then=then, window=window, until=until)
 
 
@@ -1270,6 +1366,8 @@ def _read_schema(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: d
     schema = _schema(c, given)
     matcher = c._matcher(given["tool"])
     c.warn_escape(given["tool"], matcher, shared["action"])
+    if matcher.source and "assistant_tool_call" not in matcher.source:
+        c.problems.warn(given["tool"], "can never match: only an assistant_tool_call is checked against a schema")
     return ArgumentSchema(**shared, tool=matcher, schema=schema)
 
 
@@ -1279,7 +1377,14 @@ def _schema(c: _Compiler, given: Mapping[str, Node]) -> Mapping[str, Any] | None
     if not isinstance(given["schema"].value, dict):
         c.problems.error(given["schema"], "expected a JSON Schema")
         return None
-    return given["schema"].plain()
+    schema = given["schema"].plain()
+    for keys, message in examine(schema):
+        place = given["schema"]
+        for key in keys:
+            inside = place.entries()
+            place = inside[int(key)] if inside else place.items().get(key, place)
+        c.problems.error(place, message)
+    return schema
 
 
 def _read_budget(c: _Compiler, node: Node, given: Mapping[str, Node], shared: dict[str, Any]) -> Rule | None:
@@ -1287,7 +1392,12 @@ def _read_budget(c: _Compiler, node: Node, given: Mapping[str, Node], shared: di
     limits: dict[str, float] = {}
     if "limits" in given:
         for key, child in problems.mapping(given["limits"], (), BUDGET_DIMENSIONS).items():
-            limits[key] = problems.number(child, 0 if key != "calls" else 1)
+            if key == "calls":
+                limits[key] = float(problems.integer(child, 1))
+            elif key == "tokens":
+                limits[key] = float(problems.integer(child, 0))
+            else:
+                limits[key] = problems.number(child, 0)
         if not limits and isinstance(given["limits"].value, dict):
             problems.error(given["limits"], f"needs one of {', '.join(BUDGET_DIMENSIONS)}")
     reserve: dict[str, float] = {}
@@ -1296,6 +1406,8 @@ def _read_budget(c: _Compiler, node: Node, given: Mapping[str, Node], shared: di
             reserve[key] = problems.number(child, 0)
             if key not in limits:
                 problems.error(child, f"'{key}' has no limit to reserve from")
+            elif reserve[key] > limits[key]:
+                problems.error(child, f"more than the limit of {limits[key]:g}: every request would be refused")
     window = c._window(given["within"], shared["scope"]) if "within" in given else None
     if window is not None and (window.turns is not None or window.events is not None):
         problems.error(given["within"], "a budget's window is in milliseconds")
