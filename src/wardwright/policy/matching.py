@@ -7,7 +7,7 @@ rule's action decides: for a denying action doubt is a match, for every other it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
@@ -130,12 +130,63 @@ def arguments_of(fact: ToolFact) -> Any:
     return fact.parsed
 
 
+def equal(left: Any, right: Any) -> Verdict:
+    """Whether a value is the one a rule names. Of another type it cannot be said: many tools take "true" or 1 for true."""
+    if left is None or right is None:
+        return left is right
+    if _type(left) is not _type(right):
+        return None
+    return bool(left == right)
+
+
+def _type(value: Any) -> type:
+    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
+
+
+def one_of(value: Any, options: Sequence[Any]) -> Verdict:
+    verdicts = [equal(value, option) for option in options]
+    return True if True in verdicts else None if None in verdicts else False
+
+
+def at_pointer(parts: tuple[str, ...], tests: Sequence[Callable[[Any], Verdict]]) -> Callable[[Any], Verdict]:
+    """All conditions on one place. A key that an object lacks fits nothing; what cannot be walked into, or has another type,
+    cannot be said: the tool may read text as JSON, or a list as its first entry."""
+
+    def read(document: Any) -> Verdict:
+        for part in parts:
+            if isinstance(document, dict):
+                entries = cast("dict[str, Any]", document)
+                if part not in entries:
+                    return False
+                document = entries[part]
+            elif isinstance(document, list) and part.isdecimal():
+                values = cast("list[Any]", document)
+                if int(part) >= len(values):
+                    return False
+                document = values[int(part)]
+            else:
+                return None
+        verdict: Verdict = True
+        for test in tests:
+            verdict = both(verdict, test(document))
+        return verdict
+
+    return read
+
+
+def has_arguments(fact: ToolFact) -> bool:
+    """Whether an event is of the kind that carries arguments; a provider's result does not repeat its call's."""
+    if fact.source == "provider_event":
+        return fact.phase != "result_interpretation"
+    return fact.source not in WITHOUT_ARGUMENTS
+
+
 def arguments_fit(matcher: Matcher, fact: ToolFact) -> Verdict:
-    """The argument keys, and a negation that has some."""
+    """The argument keys, and a negation that has some. An event without arguments fits neither."""
+    if not has_arguments(fact):
+        return False
     verdict: Verdict = True
     if matcher.arguments:
-        if fact.source in WITHOUT_ARGUMENTS:
-            return False
         value = arguments_of(fact)
         if value is UNREADABLE:
             verdict = None
