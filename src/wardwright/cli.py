@@ -72,7 +72,7 @@ def check(
 ) -> None:
     """Validate a plan and play policy cases against it. Exit code 0 when it compiles and every case holds."""
     try:
-        plan = compile_plan(load_config(file))
+        plan = compile_plan(load_config(file), _now_ms())
         problems: list[Problem] = list(plan.warnings)
     except ConfigError as error:
         plan, problems = None, list(error.problems)

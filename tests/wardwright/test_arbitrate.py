@@ -143,6 +143,8 @@ def test_conflicts_are_explained() -> None:
         ("max_uses", 10, 3, 3),
         ("max_uses", 2, 3, 2),
         ("max_uses", None, 3, 3),
+        ("max_uses", -1, 3, 3),
+        ("max_uses", 0, 3, 0),
         ("max_uses", True, 3, 3),
         ("allowed_domains", ["a", "b"], ["b", "c"], ["b"]),
         ("allowed_domains", None, ["b"], ["b"]),

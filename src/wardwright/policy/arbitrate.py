@@ -192,7 +192,8 @@ def clamp(key: str, current: Any, limit: Any) -> Any:
     if isinstance(limit, bool):
         return limit
     if isinstance(limit, (int, float)):
-        ok = isinstance(current, (int, float)) and not isinstance(current, bool)
+        # Less than nothing is "no limit" to some providers.
+        ok = isinstance(current, (int, float)) and not isinstance(current, bool) and current >= 0
         return min(cast("float", current), limit) if ok else limit
     wanted = list(limit)
     if not isinstance(current, (list, tuple)):
