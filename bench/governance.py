@@ -6,13 +6,15 @@ Best of several interleaved rounds; the bars are printed beside the figures. Run
 from __future__ import annotations
 
 import gc
-import time
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import orjson
 import yaml
 
+from bench._table import Bars, best, interleaved, median_ratio
 from wardwright.config import parse_config
 from wardwright.gateway import govern
 from wardwright.history import Head, LedgerEntry, Registers, ScopeState, apply, scope_key
@@ -148,18 +150,6 @@ def lower(body: bytes) -> Turn:
     return turn
 
 
-def best(rounds: int, loops: int, *functions: Callable[[], object]) -> list[float]:
-    """Best time per call in microseconds, functions interleaved."""
-    results = [float("inf")] * len(functions)
-    for _ in range(rounds):
-        for index, function in enumerate(functions):
-            begin = time.perf_counter()
-            for _ in range(loops):
-                function()
-            results[index] = min(results[index], (time.perf_counter() - begin) / loops * 1e6)
-    return results
-
-
 def with_facts(plan: Plan, count: int) -> Registers:
     """Registers of a session that has seen `count` facts: as many ledger entries, and every counter in use."""
     registers = Registers(key=KEY)
@@ -189,33 +179,69 @@ def from_facts(plan: Plan, registers: Registers, turn: Turn) -> Callable[[], obj
     return decide
 
 
-def main() -> None:
-    """Prints every figure with its bar."""
+def main(quick: bool = False) -> bool:
+    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()  # as the server does once it has started
     gc.set_threshold(50_000, 50, 100)
-    print("governance: microseconds per decision (best of interleaved rounds)")
+    try:
+        return _measure(quick)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def _measure(quick: bool) -> bool:
+    bars = Bars()
+    rounds = 40 if quick else 200
     empty = Registers(key=KEY)
     turn = seven_facts()
-    for count, bar in ((10, None), (100, 30), (1000, 90)):
+    for count, bar in ((10, None), (100, 30), (1_000, 90)):
         plan = make_plan(count)
-        facts, whole = best(200, 15, from_facts(plan, empty, turn), lambda plan=plan: govern(plan, empty, turn, 5))
-        print(f"  7 facts, {count:5d} rules: facts to ruling {facts:6.1f}   govern {whole:6.1f}   bar {bar or '-'}")
+        times = interleaved(
+            {"facts": from_facts(plan, empty, turn), "whole": partial(govern, plan, empty, turn, 5)},
+            batch=15,
+            rounds=rounds,
+        )
+        bars.show(f"7 facts to a ruling, {count:,} rules, best", best(times["facts"]), "µs", bar)
+        bars.show(f"the whole of govern, {count:,} rules, best", best(times["whole"]), "µs")
+
     plan = make_plan(100)
-    sizes = (1_000, 100_000, 1_000_000)
-    holders = [with_facts(plan, size) for size in sizes]
-    times = best(200, 15, *[lambda held=held: govern(plan, held, turn, 5) for held in holders])
-    for size, figure in zip(sizes, times, strict=True):
-        print(f"  after {size:9,d} facts: govern {figure:6.1f}   ratio {figure / times[0]:.2f}   bar 1.20")
-    del holders
+    sizes = {"1k": 1_000, "100k": 20_000 if quick else 100_000, "1M": 100_000 if quick else 1_000_000}
+    print(f"  after earlier facts: {', '.join(f'{name} = {size:,}' for name, size in sizes.items())}")
+    subjects = {name: partial(govern, plan, with_facts(plan, size), turn, 5) for name, size in sizes.items()}
+    times = interleaved(subjects, batch=15, rounds=rounds)
+    for name in sizes:
+        bars.show(f"govern after {name}, best", best(times[name]), "µs")
+    bars.show("1M / 1k, median of rounds", median_ratio(times, "1M", "1k"), "×", 1.2)
+    del subjects
+
     body = request_body()
     known = lower(body)
-    bytes_time, turn_time = best(
-        200, 15, lambda: govern(plan, empty, lower(body), 5), lambda: govern(plan, empty, known, 5)
+    first = interleaved(
+        {
+            "bytes": lambda: govern(plan, empty, lower(body), 5),
+            "turn": partial(govern, plan, empty, known, 5),
+        },
+        batch=15,
+        rounds=rounds,
     )
-    print(
-        f"  bytes of a request of {len(body)} B: to ruling {bytes_time:6.1f}   (from the turn {turn_time:.1f})   bar 80"
-    )
+    bars.show(f"from the bytes of a first request of {len(body):,} B, best", best(first["bytes"]), "µs", 80)
+    bars.show("the same from its turn, best", best(first["turn"]), "µs")
+    registers, longer = _next_request(plan, empty, body)
+    later = interleaved({"next": lambda: govern(plan, registers, lower(longer), 7)}, batch=15, rounds=rounds)
+    bars.show(f"from the bytes of the next request, {len(longer):,} B, best", best(later["next"]), "µs")
+
+    text = "The quick brown fox jumps over the lazy dog; nothing to see here. " * 80
+    for count in (10, 100):
+        patterns = PatternSet([(rf"secret{number}|token-[0-9]+x{number}", True) for number in range(count)])
+        searched = interleaved({"text": partial(patterns.search, text)}, batch=15, rounds=rounds)
+        bars.show(f"{count} text rules over a kilobyte, best", best(searched["text"]) / (len(text) / 1024), "µs", 5)
+    return bars.ok
+
+
+def _next_request(plan: Plan, empty: Registers, body: bytes) -> tuple[Registers, bytes]:
+    """What is known after that request and its reply, and the request that follows with one new result."""
     registers = apply(empty, govern(plan, empty, lower(body), 5)[1])
     registers = apply(registers, govern(plan, registers, seven_facts(), 6)[1])
     document = orjson.loads(body)
@@ -228,15 +254,8 @@ def main() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_0", "content": "one more page"},
     ]
-    longer = orjson.dumps(document)
-    (figure,) = best(200, 15, lambda: govern(plan, registers, lower(longer), 7))
-    print(f"  the next request of that session, {len(longer)} B, one new result: to ruling {figure:6.1f}")
-    text = "The quick brown fox jumps over the lazy dog; nothing to see here. " * 80
-    for count in (10, 100):
-        patterns = PatternSet([(rf"secret{number}|token-[0-9]+x{number}", True) for number in range(count)])
-        (figure,) = best(200, 15, lambda patterns=patterns: patterns.search(text))
-        print(f"  {count:4d} text rules: {figure / (len(text) / 1024):5.2f} per KB   bar 5")
+    return registers, orjson.dumps(document)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if main(quick="--quick" in sys.argv) else 1)

@@ -10,6 +10,7 @@ import gc
 import itertools
 import random
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
@@ -146,6 +147,7 @@ def main(quick: bool = False) -> bool:
     finally:
         store.close()
         shutil.rmtree(folder)
+        gc.unfreeze()
     return bars.ok
 
 
@@ -240,4 +242,4 @@ def _ask(store: SqliteStore, tags: dict[str, list[str]], since: int | None = Non
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if main(quick="--quick" in sys.argv) else 1)
