@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from wardwright import compile_plan, govern
 from wardwright.config import parse_config
+from wardwright.errors import GovernanceUnavailable
 from wardwright.history import Registers, apply
 from wardwright.policy.compile import Plan
 from wardwright.policy.rules import Ruling
-from wardwright.wire import Caller, CallItem, Item, ResultItem, TextItem, Turn
+from wardwright.wire import Caller, CallItem, DeclaredTool, Item, ResultItem, TextItem, Turn
 from wardwright.wire.turn import Gate, HostedCallItem, HostedResultItem
 
 
@@ -131,3 +134,249 @@ def test_the_result_of_a_held_call_is_a_mismatch() -> None:
     session.reply(call("c1", "n.pay"))
     ruling = session.request(user("hi"), call("c1", "n.pay"), result("c1", "paid"))
     assert marks(ruling) == ["result_for_denied_call"]
+
+
+# what was asked stays asked until it is answered
+
+STRICT = """
+targets: [{model: usual}, {model: strict}]
+governance:
+  - {id: writes, kind: tool_selector, action: switch_model, target_model: strict, tool: {name: write, phase: planning}}
+  - {id: changed, kind: tool_selector, action: switch_model, target_model: strict, tool: {mark: definition_changed}}
+"""
+IMPORTED = [user("hi"), call("c1", "n.write"), result("c1"), said("done"), user("next")]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        [[*IMPORTED]],
+        [[*IMPORTED, user("well?")]],
+        [[TextItem("system", "edited"), *IMPORTED]],
+        [[user("something else")], [*IMPORTED]],
+    ],
+    ids=["the same", "and a word more", "edited", "after another request"],
+)
+def test_a_request_sent_again_meets_the_route_it_met(again: list[list[Item]]) -> None:
+    """G3, G12: until a reply is released, resending, extending or editing a request escapes no rule, and counts nothing."""
+    session = Session(STRICT)
+    assert session.request(*IMPORTED).route.model == "strict"
+    for items in again:
+        ruling = session.request(*items)
+    assert (ruling.route.model, [fact for fact in ruling.facts if not fact.repeat]) == ("strict", [])
+
+
+def test_asking_for_another_answer_meets_the_same_route() -> None:
+    """G3: the same request after its reply was released is judged as it was."""
+    session = Session(STRICT)
+    session.request(*IMPORTED)
+    session.reply(said("ok"), target="strict")
+    assert session.request(*IMPORTED).route.model == "strict"
+
+
+def test_what_was_answered_is_behind() -> None:
+    """G3: once a reply was released, the next request is judged by what is new in it."""
+    session = Session(STRICT)
+    session.request(*IMPORTED)
+    session.reply(said("ok"), target="strict")
+    ruling = session.request(*IMPORTED, said("ok"), user("more"))
+    assert (ruling.route.model, ruling.facts) == ("", ())
+
+
+def test_a_changed_definition_stays_changed_until_a_reply_is_released() -> None:
+    """G6: sending the changed surface twice does not make it the pinned one; an answer to it does."""
+    session = Session(STRICT)
+    session.request(user("a"), tools=[DeclaredTool("t", "one")])
+    session.reply(said("ok"), target="usual")
+    talk = [user("a"), said("ok"), user("b")]
+    routes = [session.request(*talk, tools=[DeclaredTool("t", "two")]).route.model for _ in range(2)]
+    session.request(*talk)
+    routes.append(session.request(*talk, tools=[DeclaredTool("t", "two"), DeclaredTool("u")]).route.model)
+    session.reply(said("yes"), target="strict")
+    routes.append(session.request(*talk, said("yes"), user("c"), tools=[DeclaredTool("t", "two")]).route.model)
+    assert routes == ["strict", "strict", "strict", ""]
+
+
+BUNDLED = """
+governance:
+  - {id: attach, kind: tool_selector, action: annotate, attach_policy_bundle: b, tool: {name: risky}}
+  - {id: few, kind: allowed_tools, mode: deny_call, phase: result_interpretation, allowed_tools: [{name: fine}, {name: delete}]}
+policy_bundles:
+  b: [{id: no-delete, kind: tool_selector, action: deny_call, tool: {name: delete}}]
+"""
+
+
+def in_flight(session: Session) -> tuple[Ruling, Ruling]:
+    """Two requests of one session, neither answered yet."""
+    session.request(user("a"))
+    session.reply(call("c1", "n.risky"))
+    return session.request(user("a"), call("c1", "n.risky"), result("c1")), session.request(user("zzz"))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_reply_is_judged_by_the_request_it_answers(named: bool) -> None:
+    """G14, G25: a second request in flight takes neither the bundles nor the phase of the first away."""
+    session = Session(BUNDLED)
+    first, _ = in_flight(session)
+    ruling = session.reply(call("c2", "n.delete"), call("c3", "n.other"), request=first.request if named else "")
+    assert [one.rules for one in ruling.calls] == [("b/no-delete",), ("few",)]
+
+
+def test_the_other_reply_is_judged_by_its_own_request() -> None:
+    """G25: what the first request attached does not reach the reply to the second."""
+    session = Session(BUNDLED)
+    _, second = in_flight(session)
+    ruling = session.reply(call("c2", "n.delete"), call("c3", "n.other"), request=second.request)
+    assert ruling.decision == "allow"
+
+
+def test_a_reply_to_a_forgotten_request_does_not_pass() -> None:
+    """G19: where nobody knows any more what was asked, the answer is refused, not guessed at."""
+    session = Session(BUNDLED)
+    first, _ = in_flight(session)
+    for number in range(16):
+        session.request(user(f"number {number}"))
+    with pytest.raises(
+        GovernanceUnavailable, match=r"The request that this answers is no longer known\. Send it again\."
+    ):
+        session.reply(said("late"), request=first.request)
+
+
+def test_the_record_of_requests_stays_small() -> None:
+    """G30: a session remembers its last sixteen requests, however many it makes and however many tools they lose."""
+    session = Session(
+        "governance: [{id: s, kind: tool_selector, action: strip_tools, tool: {source: declared_tool}}]\n# x\n"
+    )
+    tools = [DeclaredTool(f"t{number}") for number in range(300)]
+    for number in range(40):
+        session.request(user(f"number {number}"), tools=tools)
+    (state,) = session.registers.scopes.values()
+    assert len(state.registers[("request", "")]) < 16 * 16
+
+
+# ids
+
+LOOP = """
+governance:
+  - {id: loop, kind: tool_loop_threshold, action: block, threshold: 3, equal: tool, tool: {phase: planning}}
+  - {id: made-up, kind: tool_selector, action: block, tool: {mark: [forged, altered]}}
+"""
+
+
+def test_one_id_for_many_calls_hides_none_of_them() -> None:
+    """G3: an id met before in a transcript is another call; results answer them in turn."""
+    session = Session(LOOP)
+    pair = [call("call_1", "a.x"), result("call_1")]
+    ruling = session.request(user("hi"), *pair, *pair, *pair)
+    assert ruling.rule_id == "loop"
+    assert [fact.tool_call_id for fact in ruling.facts] == [
+        name for name in ("call_1", "call_1#2", "call_1#3") for _ in range(2)
+    ]
+
+
+def test_parallel_calls_of_one_id_take_their_results_in_order() -> None:
+    """G3: two calls, then two results: the second result belongs to the second call."""
+    session = Session("governance: []\n# none\n")
+    ruling = session.request(user("hi"), call("x", "a.one"), call("x", "a.two"), result("x", "1"), result("x", "2"))
+    results = [(fact.name, fact.tool_call_id) for fact in ruling.facts if fact.source == "tool_result"]
+    assert results == [("one", "x"), ("two", "x#2")]
+
+
+def test_a_provider_that_repeats_ids_of_hosted_events_is_still_counted() -> None:
+    """G3, G15: six searches under one id are six searches; the transcript that shows them is honest and counts none again."""
+    session = Session(LOOP.replace("threshold: 3", "threshold: 4"))
+    items: list[Item] = [user("hi")]
+    decisions: list[str] = []
+    for number in range(4):
+        session.request(*items)
+        search = HostedCallItem("ws_0", "web_search", f'{{"query": {number % 2}}}')
+        decisions.append(session.reply(search).decision)
+        items.append(search)
+    assert decisions == ["allow", "allow", "allow", "block"]
+
+
+def test_hosted_items_are_compared_with_what_the_provider_sent() -> None:
+    """G22: an edited hosted result is altered, with or without an id; the true one is not."""
+    for call_id in ("h1", ""):
+        session = Session("governance: []\n# none\n")
+        session.request(user("hi"))
+        session.reply(
+            HostedCallItem(call_id, "web_search"), HostedResultItem(call_id, "web_search", "truth"), said("t")
+        )
+        honest = [user("hi"), HostedCallItem(call_id, "web_search"), HostedResultItem(call_id, "web_search", "truth")]
+        assert session.request(*honest, said("t"), user("n")).facts == ()
+        honest[2] = HostedResultItem(call_id, "web_search", "lies")
+        ruling = session.request(*honest, said("t"), user("n"))
+        assert [fact.result_digest != "" for fact in ruling.facts] == [True]
+        assert marks(ruling) == (["altered"] if call_id else [])
+
+
+def test_calls_without_ids_are_known_again() -> None:
+    """G3: on a wire without call ids an honest client's transcript is neither forged nor counted twice, however often it repeats a call."""
+    session = Session(LOOP.replace("threshold: 3", "threshold: 4"))
+    items: list[Item] = [user("hi")]
+    for number in range(3):
+        ruling = session.request(*items)
+        assert (ruling.decision, marks(ruling)) == ("allow", [])
+        assert session.reply(call("", "a.x", '{"n":1}')).decision == "allow"
+        items += [call("", "a.x", '{"n": 1}'), result("", f"r{number}", None, "a.x")]
+    assert marks(session.request(*items)) == []
+    assert marks(session.request(*items, call("", "a.x", '{"n": 1}'), result("", "r", None, "a.x"))) == ["forged"]
+
+
+def test_a_denied_call_without_an_id_takes_no_number() -> None:
+    """G3, G27: after a denied legacy call the next equal one is the first that the caller sees."""
+    session = Session(
+        "state_machine: {initial_state: shut, states: [{id: shut}, {id: open}]}\n"
+        "governance:\n  - {id: shut-x, kind: tool_selector, action: deny_call, state_scope: shut, tool: {name: x, phase: planning}}\n"
+        "  - {id: go, kind: request_guard, action: transition, match: please, transition_to: open}\n"
+    )
+    session.request(user("hi"))
+    assert session.reply(call("", "a.x")).decision == "deny_call"
+    session.request(user("please"))
+    assert session.reply(call("", "a.x")).decision == "allow"
+    assert marks(session.request(user("please"), call("", "a.x"), result("", "r", None, "a.x"))) == []
+
+
+def test_a_held_reply_counts_once() -> None:
+    """G23: released after an approval, calls and hosted events of a held reply are the ones that were counted."""
+    session = Session("governance: [{id: ap, kind: tool_selector, action: require_approval, tool: {name: pay}}]\n# x\n")
+    session.request(user("hi"))
+    reply = [call("", "n.pay"), HostedCallItem("ws", "web_search")]
+    held = session.reply(*reply)
+    released = session.reply(*reply, approvals=tuple(one.key for one in held.findings))
+    assert (released.decision, [fact.repeat for fact in released.facts]) == ("allow", [True, True])
+    assert held.calls[0].call_id == released.calls[0].call_id
+
+
+# surfaces
+
+
+def test_a_definition_is_its_content_not_its_spelling() -> None:
+    """G6: keys in another order are the same definition; another value is a change, however equal Python finds it."""
+    session = Session(STRICT)
+    session.request(user("a"), tools=[DeclaredTool("t", "d", {"type": "object", "const": 1}), DeclaredTool("u")])
+    same = session.request(user("a"), tools=[DeclaredTool("u"), DeclaredTool("t", "d", {"const": 1, "type": "object"})])
+    other = session.request(user("a"), tools=[DeclaredTool("t", "d", {"type": "object", "const": True})])
+    assert (marks(same), marks(other)) == ([], ["definition_changed"])
+
+
+def test_the_memory_for_surfaces_is_bounded_in_bytes() -> None:
+    """G30: callers choose surfaces, so what is remembered of them has a size, and forgetting changes no ruling."""
+    session = Session(STRICT)
+    part = session.plan.models["default"]
+    first = part.observer.surface([DeclaredTool("t", "x" * 150_000)])
+    for number in range(60):
+        part.observer.surface([DeclaredTool("t", f"{number}" + "x" * 150_000)])
+    again = part.observer.surface([DeclaredTool("t", "x" * 150_000)])
+    assert again is not first
+    assert again.digest == first.digest
+
+
+def test_a_schema_that_a_fast_writer_refuses_is_still_pinned() -> None:
+    """G6, G19: numbers beyond 64 bits in a schema are compared, not a reason to fail."""
+    session = Session(STRICT)
+    session.request(user("a"), tools=[DeclaredTool("t", "d", {"const": 2**70})])
+    assert marks(session.request(user("a"), tools=[DeclaredTool("t", "d", {"const": 2**70 + 1})])) == [
+        "definition_changed"
+    ]

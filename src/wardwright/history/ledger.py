@@ -36,7 +36,8 @@ held: a call that waits for an approval"""
 
 class LedgerEntry(NamedTuple):
     """One item that this session has seen. Keys in the ledger: `c:<call id>` calls, `r:<call id>` results, `a:` and `b:` their
-    altered versions, `h:` and `s:` hosted calls and results, `t:` forced choices, `u:<digest>` words of the user."""
+    altered versions, `h:` and `s:` hosted calls and results, `t:` forced choices, `u:<digest>` words of the user, `n:` how many
+    calls without an id were equal (the number is in `turn`; held: the next one waits for an approval)."""
 
     status: LedgerStatus
     raw_name: str
@@ -82,6 +83,12 @@ class Head(NamedTuple):
     """New user texts so far."""
     last_digest: str = ""
     """Digest of the last request's transcript, refused or not: the same again is a retry."""
+    news_from: int = 0
+    """Where the items of the last released request began that no reply had answered …"""
+    news_turn: int = 0
+    """… and the turn since which they had come."""
+    changed: tuple[str, ...] = ()
+    """Raw names of tools whose definition changed with a request that no released reply has answered yet."""
 
 
 EMPTY_LEDGER: Final[Map[str, LedgerEntry]] = Map()

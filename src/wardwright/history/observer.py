@@ -7,6 +7,7 @@ current facts, so a retry meets the same ruling; only new ones count. Never beli
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
@@ -30,7 +31,8 @@ from wardwright.facts import (
     text_digest,
 )
 from wardwright.history.ledger import Head, LedgerEntry, RegisterKey, RegisterValue, ScopeState
-from wardwright.wire.schema import SchemaUnsupported, check_text
+from wardwright.history.requests import EVERY_TOOL, REQUESTS, RequestRecord, answered, find
+from wardwright.wire.schema import SchemaUnsupported, Work, check_text
 from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
@@ -46,9 +48,9 @@ SURFACE: Final = "surface"
 """Rule key of the registers that pin tool definitions."""
 MAX_PINNED: Final = 512
 """Definitions pinned per session. A tool beyond them counts as changed: the cap errs towards denying."""
-MAX_SURFACES: Final = 256
 MAX_SURFACE_BYTES: Final = 200_000
-"""Surfaces remembered, and how big each may be: callers choose them."""
+MAX_SURFACES_BYTES: Final = 4_000_000
+"""How big a remembered surface may be, and all of them together: callers choose them."""
 
 
 @dataclass(slots=True)
@@ -60,8 +62,6 @@ class Surface:
     by_name: Mapping[str, DeclaredTool]
     pins: dict[RegisterKey, RegisterValue | None] = field(default_factory=dict[RegisterKey, RegisterValue | None])
     """What a session that sees its first surface pins."""
-    content: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    """The definitions as they came, to know the surface again."""
     judged: dict[str, Any] = field(default_factory=dict[str, Any])
     """Scratch for the evaluator: what it found out about this surface under one plan."""
 
@@ -88,8 +88,49 @@ class Observed:
     """Definitions to pin if the gate passes."""
     notes: list[str] = field(default_factory=list[str])
     repairing: tuple[str, ...] = ()
+    """Raw names of tools whose failed call this turn shows."""
+    work: Work = field(default_factory=Work)
+    """What checking the arguments of failed calls may cost, all of them together."""
     retry: bool = False
     """The same transcript as last time."""
+    news_from: int = 0
+    """Request: where the items begin that no released reply has answered …"""
+    news_turn: int = 0
+    """… and the turn since which they have come."""
+    answers: tuple[RequestRecord, ...] = ()
+    """Reply and result: the requests it may answer, the likeliest last."""
+    phases: tuple[str, ...] = ()
+    """Their phases."""
+    bundles: tuple[str, ...] = ()
+    """Bundles attached to them."""
+    stripped: dict[str, str] = field(default_factory=dict[str, str])
+    """Tools that the provider was not shown: raw name → id of the rule that took it away."""
+    turn: Turn | None = None
+    key: bytes = b""
+
+    @property
+    def content_digest(self) -> str:
+        """What an approval of the whole gate is bound to: everything the turn says. Not made before it is asked for."""
+        turn = self.turn
+        if turn is None:
+            return self.transcript_digest
+        whole = self.transcript_digest or _digests(turn.items, 0, self.key)[1]
+        choice = turn.tool_choice
+        forced = "" if choice is None else _sized(choice.mode, *choice.names)
+        wanted = "" if turn.response_format is None else _dumped(turn.response_format).hex()
+        return text_digest(self.key, _sized(turn.gate, whole, self.surface.digest, forced, wanted, turn.model))
+
+
+def _dumped(value: Any) -> bytes:
+    """Canonical JSON, whatever order the keys came in. What a fast writer cannot write is written slowly, and marked."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return b"\x00" + json.dumps(value, sort_keys=True, default=repr).encode()
+
+
+def _definition(tool: DeclaredTool) -> tuple[Any, ...]:
+    return tool.name, tool.description, tool.schema, tool.hosted, tool.controls, tool.server
 
 
 def _sized(*parts: str) -> str:
@@ -138,59 +179,113 @@ def _tail(items: Sequence[Item]) -> int:
     return index
 
 
+def _start(items: Sequence[Item], head: Head, known: int) -> int:
+    """The first item that needs a look: what stands before it was judged, and answered, as it is."""
+    if not known:
+        return 0
+    start = min(known, _tail(items))
+    if known == len(items) or head.news_turn == head.turn:
+        # The same request again, or nothing was released since: what was news then is still what the model is asked to read.
+        start = min(start, head.news_from)
+    return start
+
+
 def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
     """The ledger entries that judging this turn may need; `Store.load` fetches them."""
     items = turn.items
-    start = 0
-    if turn.gate == "request" and 0 < head.prefix_length <= len(items):
+    keys: list[str] = []
+    key = key.ljust(64, b"\0")
+    if turn.gate != "request":
+        for item in items:
+            if isinstance(item, CallItem):
+                keys.append(f"c:{item.id}" if item.id else f"n:{_nameless(key, item.name, item.arguments)}")
+            elif isinstance(item, ResultItem):
+                keys.extend((f"c:{item.call_id}", f"r:{item.call_id}", f"b:{item.call_id}"))
+            elif isinstance(item, (HostedCallItem, HostedResultItem)):
+                keys.extend(_hosted_names(item, _hosted_digest(key, item)))
+        return keys
+    known = 0
+    if 0 < head.prefix_length <= len(items):
         first, _ = _digests(items[: head.prefix_length], head.prefix_length, key)
         if first == head.prefix_digest:
-            start = min(head.prefix_length, _tail(items))
-    keys: list[str] = []
-    occurrences: dict[str, int] = {}
-    for index, item in enumerate(items):
+            known = head.prefix_length
+    start = _start(items, head, known)
+    names = _names(items, key)
+    for index in range(start, len(items)):
+        item = items[index]
         if isinstance(item, CallItem):
-            call_id = item.id or _nameless_id(key, item.name, item.arguments, occurrences)
-            if index >= start:
-                keys.append(f"c:{call_id}")
+            keys.extend((f"c:{names[index]}", f"a:{names[index]}"))
+            if not item.id:
+                keys.append(f"n:{_nameless(key, item.name, item.arguments)}")
+        elif isinstance(item, ResultItem):
+            keys.extend((f"c:{names[index]}", f"r:{names[index]}", f"b:{names[index]}"))
         elif isinstance(item, TextItem):
-            if item.role == "user" and index >= start and turn.gate == "request":
+            if item.role == "user" and index >= known:
                 keys.append(f"u:{text_digest(key, item.text)}")
-        elif isinstance(item, HostedCallItem) and index >= start:
-            keys.append(f"h:{item.id or index}")
-        elif index >= start and isinstance(item, HostedResultItem):
-            keys.append(f"s:{item.call_id or index}")
-        elif index >= start and isinstance(item, ResultItem):
-            call_id = item.call_id
-            keys.extend((f"c:{call_id}", f"r:{call_id}"))
-    if turn.gate == "request":
-        if any(isinstance(item, ResultItem) and not item.call_id for item in items):
-            keys.extend(f"{kind}:{call_id}" for call_id in _pair(turn, key).values() for kind in "cr")
-        if turn.tool_choice is not None and turn.tool_choice.mode == "tool":
-            _, whole = _digests(items, 0, key)
-            keys.extend(f"t:{whole}:{name}" for name in turn.tool_choice.names)
+        else:
+            keys.extend(_hosted_names(item, _hosted_digest(key, item)))
+    if turn.tool_choice is not None and turn.tool_choice.mode == "tool":
+        _, whole = _digests(items, 0, key)
+        keys.extend(f"t:{whole}:{name}" for name in turn.tool_choice.names)
     return keys
 
 
-def _nameless_id(key: bytes, name: str, arguments: str, occurrences: dict[str, int]) -> str:
-    """An id for a call that carries none: the same call at the same count gets the same id in every transcript."""
-    base = text_digest(key, f"{name}\x1f{arguments}")
-    occurrences[base] = count = occurrences.get(base, 0) + 1
-    return f"call_{base[:20]}_{count}"
+def _nameless(key: bytes, name: str, arguments: str) -> str:
+    """What equal calls without an id have in common."""
+    return text_digest(key, _sized(name, digest(key, arguments)))[:20]
 
 
-def _pair(turn: Turn, key: bytes) -> dict[int, str]:
-    """For results without an id: item index → id of the nearest earlier unanswered call of that name."""
-    occurrences: dict[str, int] = {}
-    open_calls: dict[str, list[str]] = {}
-    paired: dict[int, str] = {}
-    for index, item in enumerate(turn.items):
-        if isinstance(item, CallItem) and not item.id:
-            open_calls.setdefault(item.name, []).append(_nameless_id(key, item.name, item.arguments, occurrences))
-        elif isinstance(item, ResultItem) and not item.call_id:
-            waiting = open_calls.get(item.name)
-            paired[index] = waiting.pop(0) if waiting else f"orphan_{index}"
-    return paired
+def _names(items: Sequence[Item], key: bytes) -> list[str]:
+    """Per item the id of the call it is or answers; texts and hosted events have none.
+
+    The same transcript always gives the same ids. A call that carries none is named by what it says and how often that was
+    said; an id met before is another call, and results answer the calls of one id in turn.
+    """
+    names: list[str] = []
+    met: set[str] = set()
+    done: set[str] = set()
+    counts: dict[str, int] = {}
+    repeated: dict[str, list[str]] = {}
+    nameless: dict[str, list[str]] = {}
+    for item in items:
+        name = ""
+        if isinstance(item, CallItem):
+            name = item.id
+            if not name:
+                base = _nameless(key, item.name, item.arguments)
+                count = counts.get(base, 0) + 1
+                while (name := f"call_{base}_{count}") in met:
+                    count += 1
+                counts[base] = count
+                nameless.setdefault(item.name, []).append(name)
+            elif name in met:
+                same = repeated.setdefault(name, [name])
+                count = len(same) + 1
+                while (name := f"{item.id}#{count}") in met:
+                    count += 1
+                same.append(name)
+            met.add(name)
+        elif isinstance(item, ResultItem):
+            name = item.call_id
+            if not name:
+                waiting = nameless.get(item.name)
+                name = waiting.pop(0) if waiting else f"orphan_{_hosted_digest(key, item)}"
+            elif repeated and name in repeated:
+                same = repeated[name]
+                name = next((one for one in same if one not in done), same[-1])
+            done.add(name)
+        names.append(name)
+    return names
+
+
+def _hosted_digest(key: bytes, item: HostedCallItem | HostedResultItem | ResultItem) -> str:
+    return digest(key, item.arguments) if isinstance(item, HostedCallItem) else text_digest(key, item.content)
+
+
+def _hosted_names(item: HostedCallItem | HostedResultItem, content: str) -> tuple[str, ...]:
+    """Ledger keys of a hosted event: by its id, then by id and content, for providers that give one id to many events."""
+    kind, name = ("h", item.id) if isinstance(item, HostedCallItem) else ("s", item.call_id)
+    return (f"{kind}:{name}", f"{kind}:{name}={content}") if name else (f"{kind}:={content}",)
 
 
 class Observer:
@@ -198,25 +293,25 @@ class Observer:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self._surfaces: dict[tuple[str, ...], Surface] = {}
+        self._surfaces: dict[bytes, Surface] = {}
+        self._surface_bytes = 0
         self._nothing = Surface("", (), {})
 
     def surface(self, tools: Sequence[DeclaredTool]) -> Surface:
-        """The named surface. Found by the tools' names and compared whole: cheaper than a hash of every schema."""
+        """The named surface. Known again by its canonical form, so that equal surfaces are equal in every process."""
         if not tools:
             return self._nothing
-        names = tuple([tool.name for tool in tools])
-        known = self._surfaces.get(names)
-        content = [(tool.description, tool.schema, tool.hosted, tool.controls, tool.server) for tool in tools]
-        if known is None or known.content != content:
-            dumped = orjson.dumps(list(tools))
+        dumped = _dumped([_definition(tool) for tool in tools])
+        known = self._surfaces.get(dumped)
+        if known is None:
             known = self._name_tools(hashlib.sha256(dumped).hexdigest()[:32], tools)
-            known.content = content
             if len(dumped) > MAX_SURFACE_BYTES:
                 return known
-            if len(self._surfaces) >= MAX_SURFACES:
+            self._surface_bytes += len(dumped)
+            if self._surface_bytes > MAX_SURFACES_BYTES:
                 self._surfaces.clear()
-            self._surfaces[names] = known
+                self._surface_bytes = len(dumped)
+            self._surfaces[dumped] = known
         return known
 
     def _name_tools(self, name: str, tools: Sequence[DeclaredTool]) -> Surface:
@@ -236,12 +331,12 @@ class Observer:
                 identity = self.catalog.resolve(tool.name)
                 location: ExecutionLocation = "client"
             else:
-                identity = self.catalog.resolve_hosted(tool.hosted, tool.server)
+                identity = self.catalog.resolve_hosted(tool.hosted, tool.server, tool.name)
                 location = "provider"
             fact = self._fact(identity, raw, "declared_tool", "planning", location)
             if tool.hosted is not None:
                 fact.visibility_level = "opaque"  # until the provider reports an event
-            fact.definition_hash = hashlib.sha256(orjson.dumps(tool)).hexdigest()[:32]
+            fact.definition_hash = hashlib.sha256(_dumped(_definition(tool))).hexdigest()[:32]
             fact.schema = tool.schema
             facts.append(fact)
         pins: dict[RegisterKey, RegisterValue | None] = {
@@ -288,27 +383,34 @@ class Observer:
         first, whole = _digests(items, head.prefix_length, key)
         known = head.prefix_length if first and first == head.prefix_digest else 0
         tail = _tail(items)
-        seen = Observed([], self.surface(turn.tools), known=known, transcript_digest=whole)
+        seen = Observed([], self.surface(turn.tools), known=known, transcript_digest=whole, turn=turn, key=key)
         seen.retry = head.last_digest == whole
         self._pin(session, seen)
-        start = min(known, tail)
+        start = _start(items, head, known)
+        seen.news_from, seen.news_turn = start, head.turn
+        # What came since the last released reply, or with this very request before, is still to be judged.
+        news_turn = head.turn if not known or head.news_turn == head.turn else head.turn + 1
+        before = find(session.registers.get(REQUESTS), whole)
+        if before is not None:
+            news_turn = seen.news_turn = min(news_turn, before.news_turn)
+            seen.news_from = max(start, before.news_from)
+        news_from = seen.news_from
+        names = _names(items, key)
         calls: dict[str, CallItem] = {}
-        occurrences: dict[str, int] = {}
         user_turns: list[int] = []
         met_known = known > 0
         prefix_noted = False
         ledger = session.ledger
-        paired: dict[int, str] | None = None
         facts = seen.facts
         repairing: dict[str, bool] = {}
         for index, item in enumerate(items):
             if isinstance(item, CallItem):
-                call_id = item.id or _nameless_id(key, item.name, item.arguments, occurrences)
+                call_id = names[index]
                 calls[call_id] = item
                 if index < start:
                     continue
                 name = f"c:{call_id}"
-                entry = seen.ledger.get(name) or ledger.get(name)
+                entry = ledger.get(name)
                 arguments_digest = digest(key, item.arguments)
                 marks: tuple[Mark, ...] = ()
                 repeat = False
@@ -319,17 +421,22 @@ class Observer:
                         prefix_noted = True
                         seen.notes.append("unseen_prefix")
                     seen.ledger[name] = LedgerEntry("observed", item.name, arguments_digest, head.turn)
+                    if not item.id:
+                        self._numbered(session, seen, item, call_id, key)
                 else:
                     met_known = True
                     if entry.digest != arguments_digest or entry.raw_name != item.name:
                         marks = ("altered",)
-                        name = f"a:{call_id}:{arguments_digest}"
-                        repeat = name in seen.ledger or name in ledger
+                        name = f"a:{call_id}"
+                        altered = ledger.get(name)
+                        repeat = altered is not None and altered[1:3] == (item.name, arguments_digest)
                         if not repeat:
                             seen.ledger[name] = LedgerEntry("observed", item.name, arguments_digest, head.turn)
                     elif entry.refused:
                         repeat = True
                         seen.ledger[name] = entry
+                    elif entry.status == "observed" and entry.turn >= news_turn and index >= news_from:
+                        repeat = True
                     else:
                         continue
                 fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
@@ -338,13 +445,10 @@ class Observer:
             elif isinstance(item, ResultItem):
                 if index < start:
                     continue
-                call_id = item.call_id
-                if not call_id:
-                    paired = _pair(turn, key) if paired is None else paired
-                    call_id = paired[index]
-                self._result(
-                    turn, session, seen, item, index, call_id, calls.get(call_id), index >= tail, key, repairing
-                )
+                call_id = names[index]
+                since = news_turn if index >= news_from else head.turn + 1
+                call = calls.get(call_id)
+                self._result(turn, session, seen, item, index, call_id, call, index >= tail, key, repairing, since)
             elif isinstance(item, TextItem):
                 if item.role == "user" and index >= known:
                     # Resending old words in a cut transcript is no new word of the user.
@@ -354,22 +458,29 @@ class Observer:
                         seen.ledger[name] = LedgerEntry("observed", "", "", head.turn)
                     if known or not head.prefix_length or entry is None:
                         user_turns.append(len(facts))
-            elif index >= start:
-                if isinstance(item, HostedCallItem):
-                    name = f"h:{item.id or index}"
-                    content = digest(key, item.arguments)
-                elif isinstance(item, HostedResultItem):
-                    name = f"s:{item.call_id or index}"
-                    content = text_digest(key, item.content)
-                else:
-                    raise TypeError(f"unknown item {type(item).__name__}")
-                entry = seen.ledger.get(name) or ledger.get(name)
-                if entry is not None and not entry.refused:
+            elif isinstance(item, (HostedCallItem, HostedResultItem)):
+                if index < start:
                     continue
-                fact = self._hosted(item, index, content)
-                fact.repeat = entry is not None
-                seen.ledger[name] = entry or LedgerEntry("observed", fact.raw_name, content, head.turn)
+                content = _hosted_digest(key, item)
+                keys = _hosted_names(item, content)
+                entry = next((one for one in map(ledger.get, keys) if one is not None and one.digest == content), None)
+                if entry is None:
+                    fact = self._hosted(item, index, content)
+                    first_name, last_name = keys[0], keys[-1]
+                    if first_name != last_name and first_name in ledger:
+                        fact.marks = ("altered",)  # another content under a known id
+                    name = last_name if first_name in ledger or first_name in seen.ledger else first_name
+                    seen.ledger[name] = LedgerEntry("observed", fact.raw_name, content, head.turn)
+                elif entry.refused or (entry.turn >= news_turn and index >= news_from):
+                    fact = self._hosted(item, index, content)
+                    fact.repeat = True
+                    if entry.refused:
+                        seen.ledger[next(one for one in keys if ledger.get(one) is entry)] = entry
+                else:
+                    continue
                 facts.append(fact)
+            else:
+                raise TypeError(f"unknown item {type(item).__name__}")
         if head.prefix_length and not known and items:
             missing = [call_id for call_id in head.last_ids if call_id not in calls]
             seen.notes.append("omitted" if missing else "branched")
@@ -384,9 +495,21 @@ class Observer:
             self._claims(turn, seen)
         return seen
 
+    def _numbered(self, session: ScopeState, seen: Observed, item: CallItem, call_id: str, key: bytes) -> None:
+        """A call without an id: the next equal one of a reply gets the next number."""
+        name = f"n:{_nameless(key, item.name, item.arguments)}"
+        number = int(call_id.rpartition("_")[2])
+        entry = seen.ledger.get(name) or session.ledger.get(name)
+        if entry is None or entry.turn < number:
+            seen.ledger[name] = LedgerEntry("passed", item.name, "", number)
+
     def _pin(self, session: ScopeState, seen: Observed) -> None:
         surface, head = seen.surface, session.head
+        waiting = frozenset(head.changed)
         if surface.digest == head.surface_digest:
+            if waiting:
+                marked = [fact for fact in surface.facts if fact.raw_name in waiting]
+                seen.changed = tuple([replace(fact, marks=("definition_changed",)) for fact in marked])
             return
         if not surface.facts and not head.surface_digest:
             return
@@ -408,6 +531,8 @@ class Observer:
             elif value[0] != fact.definition_hash:
                 changed.append(replace(fact, marks=("definition_changed",)))
                 seen.pins[register] = (fact.definition_hash,)
+            elif fact.raw_name in waiting:
+                changed.append(replace(fact, marks=("definition_changed",)))
         seen.pins[(SURFACE, "")] = (pinned,)
         seen.changed = tuple(changed)
 
@@ -454,6 +579,7 @@ class Observer:
         in_tail: bool,
         key: bytes,
         repairing: dict[str, bool],
+        news_turn: int,
     ) -> None:
         ledger, head = session.ledger, session.head
         result_digest = text_digest(key, item.content)
@@ -476,12 +602,12 @@ class Observer:
             seen.ledger[name] = LedgerEntry("observed", raw, result_digest, head.turn)
         elif entry.digest != result_digest:
             marks.append("altered")
-            name = f"b:{call_id}:{result_digest}"
+            name = f"b:{call_id}"
             altered = seen.ledger.get(name) or ledger.get(name)
-            repeat = altered is not None
-            if altered is None:
+            repeat = altered is not None and altered.digest == result_digest
+            if not repeat:
                 seen.ledger[name] = LedgerEntry("observed", raw, result_digest, head.turn)
-        elif in_tail or entry.refused:
+        elif in_tail or entry.refused or entry.turn >= news_turn:
             repeat = True
             if entry.refused:
                 seen.ledger[name] = entry
@@ -516,7 +642,7 @@ class Observer:
             if not invalid and call is not None:
                 try:
                     invalid = bool(
-                        check_text(call.arguments, tool.schema if tool and tool.schema is not None else True)
+                        check_text(call.arguments, tool.schema if tool and tool.schema is not None else True, seen.work)
                     )
                 except SchemaUnsupported:
                     invalid = False
@@ -548,7 +674,7 @@ class Observer:
         for raw in choice.names:
             tool = seen.surface.by_name.get(raw)
             if tool is not None and tool.hosted is not None:
-                identity = self.catalog.resolve_hosted(tool.hosted, tool.server)
+                identity = self.catalog.resolve_hosted(tool.hosted, tool.server, tool.name)
                 fact = self._fact(identity, raw, "tool_choice", "planning", "provider")
             else:
                 fact = self._fact(self.catalog.resolve(raw), raw, "tool_choice", "planning", self._location(turn, raw))
@@ -601,48 +727,88 @@ class Observer:
 
     def _answer(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         head = session.head
-        seen = Observed([], self.surface(turn.tools), known=0)
-        seen.phase = cast("Phase", head.phase)
+        seen = Observed([], self.surface(turn.tools), known=0, turn=turn, key=key)
+        self._asked(turn, session, seen)
+        seen.phase = cast("Phase", seen.phases[-1])
+        failed_before = {raw for record in seen.answers for raw in record.repairing} or head.repairing
         repairing: dict[str, bool] = {}
-        answered: CallItem | None = None
+        called: CallItem | None = None
         for index, item in enumerate(turn.items):
             if isinstance(item, CallItem):
                 if turn.gate == "result":
-                    answered = item
+                    called = item
                     continue
                 arguments_digest = digest(key, item.arguments)
-                call_id, held = item.id, False
-                entry = None
-                if call_id:
-                    entry = seen.ledger.get(f"c:{call_id}") or session.ledger.get(f"c:{call_id}")
-                if entry is not None and entry.status == "held" and f"c:{call_id}" not in seen.ledger:
-                    held = entry.raw_name == item.name and entry.digest == arguments_digest
-                if not call_id or (entry is not None and not held):
-                    call_id = _mint(key, head, turn.caller.session_id, index)
+                call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)
                 seen.ledger[f"c:{call_id}"] = LedgerEntry("passed", item.name, arguments_digest, head.turn)
                 fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
-                if item.name in head.repairing:
+                if item.name in failed_before:
                     fact.phase = "argument_repair"
                 fact.repeat = held
                 seen.facts.append(fact)
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
-                if isinstance(item, HostedCallItem):
-                    name, content = f"h:{item.id or _mint(key, head, 'hosted', index)}", digest(key, item.arguments)
-                else:
-                    name = f"s:{item.call_id or _mint(key, head, 'hosted', index)}"
-                    content = text_digest(key, item.content)
+                content = _hosted_digest(key, item)
+                keys = _hosted_names(item, content)
+                entries = [(name, session.ledger.get(name)) for name in keys if name not in seen.ledger]
+                # Only a reply that waited for an approval comes twice; else an id that comes again is another event.
+                held_name = next((n for n, e in entries if e and e.status == "held" and e.digest == content), "")
+                free = next((name for name, entry in entries if entry is None), keys[-1])
                 fact = self._hosted(item, index, content)
-                fact.repeat = name in session.ledger
-                seen.ledger[name] = LedgerEntry("observed", fact.raw_name, content, head.turn)
+                fact.repeat = bool(held_name)
+                seen.ledger[held_name or free] = LedgerEntry("observed", fact.raw_name, content, head.turn)
                 seen.facts.append(fact)
             elif isinstance(item, ResultItem):
-                call_id = item.call_id or f"orphan_{index}"
-                self._result(turn, session, seen, item, index, call_id, answered, True, key, repairing)
+                call_id = item.call_id or f"orphan_{_hosted_digest(key, item)}"
+                self._result(turn, session, seen, item, index, call_id, called, True, key, repairing, head.turn)
                 seen.phase = "result_interpretation"
             elif not isinstance(item, TextItem):
                 raise TypeError(f"unknown item {type(item).__name__}")
         seen.repairing = tuple(raw for raw, failed in repairing.items() if failed)
         return seen
+
+    def _asked(self, turn: Turn, session: ScopeState, seen: Observed) -> None:
+        """What the request said that this answers (or the requests, where nobody can say which)."""
+        head = session.head
+        seen.answers = tuple(answered(session, turn.request))
+        if not seen.answers:
+            seen.phases, seen.bundles = (head.phase,), head.bundles
+            return
+        seen.phases = tuple([record.phase for record in seen.answers])
+        seen.bundles = tuple(dict.fromkeys(name for record in seen.answers for name in record.bundles))
+        for record in seen.answers:
+            for name, rule_id in zip(record.stripped[::2], record.stripped[1::2], strict=True):
+                if name == EVERY_TOOL:
+                    seen.stripped.update((item.name, rule_id) for item in turn.items if isinstance(item, CallItem))
+                else:
+                    seen.stripped[name] = rule_id
+
+    def _call_id(
+        self,
+        turn: Turn,
+        session: ScopeState,
+        seen: Observed,
+        item: CallItem,
+        arguments_digest: str,
+        index: int,
+        key: bytes,
+    ) -> tuple[str, bool]:
+        """The id of a call in a reply, and whether it is a held one that comes again."""
+        if not item.id:
+            # Wires without ids show it as the next of its equals: it is named as their transcript will name it.
+            base = _nameless(key, item.name, item.arguments)
+            entry = seen.ledger.get(f"n:{base}") or session.ledger.get(f"n:{base}")
+            number = 1 if entry is None else entry.turn + 1
+            held = entry is not None and entry.status == "held"
+            seen.ledger[f"n:{base}"] = LedgerEntry("passed", item.name, "", number)
+            return f"call_{base}_{number}", held
+        name = f"c:{item.id}"
+        if name not in seen.ledger:
+            entry = session.ledger.get(name)
+            if entry is None:
+                return item.id, False
+            if entry.status == "held" and entry[1:3] == (item.name, arguments_digest):
+                return item.id, True
+        return _mint(key, session.head, turn.caller.session_id, index), False
 
 
 RISK_ORDER: Final[Mapping[str, int]] = {

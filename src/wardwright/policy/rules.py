@@ -403,3 +403,5 @@ class Ruling:
     considered: tuple[tuple[str, ...], ...] = ()
     """Per event fact (declared tools come after them in `facts`), the ids of the candidate rules; every other tool rule of the
     plan could not match it. Rules about text, surfaces and budgets are always judged."""
+    request: str = ""
+    """Request only: its name, for the turn of the reply (`Turn.request`)."""

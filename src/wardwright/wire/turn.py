@@ -162,3 +162,5 @@ class Turn:
     """Raw names the gateway itself runs."""
     response_format: Mapping[str, Any] | None = None
     """Request: the structured-output schema the caller asked for, if any."""
+    request: str = ""
+    """Reply and result: `Ruling.request` of the request they answer. Empty: whatever request still waits for a reply."""

@@ -1,0 +1,104 @@
+"""The last requests of a session that passed: what the reply to each is judged by, whatever other requests came in between.
+
+One register of the session holds them, oldest first, so their number is small and fixed. A request is named by the digest of
+its transcript. A reply to a request that is no longer known is never guessed at: it does not pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, cast
+
+from wardwright.errors import GovernanceUnavailable
+from wardwright.history.ledger import RegisterKey, RegisterValue, ScopeState
+
+REQUESTS: Final[RegisterKey] = ("request", "")
+MAX_REQUESTS: Final = 16
+"""Requests remembered per session."""
+MAX_STRIPPED: Final = 256
+"""Names remembered per request. A request that lost more tools than that counts as having lost them all."""
+EVERY_TOOL: Final = "*"
+
+BOUND_BY_REPLY: Final = 1
+"""Flag: routes that an earlier reply asked for held for it."""
+CHANGED_TOOLS: Final = 2
+"""Flag: it declared tools whose definition had changed."""
+
+
+class RequestRecord(NamedTuple):
+    """What is kept of one request that passed."""
+
+    name: str
+    """Digest of its transcript."""
+    turn: int
+    """Of the session when it passed: no reply has been released since while that is still the turn."""
+    news_from: int = 0
+    """Where the items began that no released reply had answered …"""
+    news_turn: int = 0
+    """… and the turn since which they had come."""
+    flags: int = 0
+    phase: str = "planning"
+    bundles: tuple[str, ...] = ()
+    repairing: tuple[str, ...] = ()
+    stripped: tuple[str, ...] = ()
+    """Pairs: the raw name of a tool the provider did not see, and the id of the rule that took it away."""
+
+
+def read(value: RegisterValue | None) -> list[RequestRecord]:
+    """The records, oldest first."""
+    records: list[RequestRecord] = []
+    flat = cast("tuple[Any, ...]", value or ())
+    at = 0
+    while at < len(flat):
+        size: int = flat[at]
+        records.append(_unpack(flat[at + 1 : at + 1 + size]))
+        at += 1 + size
+    return records
+
+
+def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
+    """The record of that name."""
+    if value is None or name not in value:
+        return None
+    return next((record for record in read(value) if record.name == name), None)
+
+
+def put(value: RegisterValue | None, record: RequestRecord) -> RegisterValue:
+    """The register with this record as the newest; the oldest beyond the cap is forgotten."""
+    packed = _pack(record)
+    flat = cast("tuple[Any, ...]", value or ())
+    kept: list[RegisterValue] = []
+    at = 0
+    while at < len(flat):
+        end = at + 1 + flat[at]
+        if flat[at + 1] != record.name:
+            kept.append(flat[at:end])
+        at = end
+    return tuple([scalar for one in (*kept[1 - MAX_REQUESTS :], packed) for scalar in one])
+
+
+def answered(session: ScopeState, name: str) -> list[RequestRecord]:
+    """The requests that a reply may answer, the likeliest last: the named one; without a name all that still wait for a
+    reply, or the last one. Empty: the session has none."""
+    value = session.registers.get(REQUESTS)
+    if name:
+        record = find(value, name)
+        if record is None:
+            raise GovernanceUnavailable("The request that this answers is no longer known. Send it again.")
+        return [record]
+    records = read(value)
+    turn = session.head.turn
+    return [record for record in records if record.turn == turn] or records[-1:]
+
+
+def _pack(record: RequestRecord) -> RegisterValue:
+    bundles, repairing = record.bundles, record.repairing
+    fields = (*record[:6], len(bundles), *bundles, len(repairing), *repairing, *record.stripped)
+    return (len(fields), *fields)
+
+
+def _unpack(fields: RegisterValue) -> RequestRecord:
+    bundles = 7 + cast("int", fields[6])
+    repairing = bundles + 1 + cast("int", fields[bundles])
+    head = cast("tuple[str, int, int, int, int, str]", fields[:6])
+    words = cast("tuple[str, ...]", fields)
+    return RequestRecord(*head, words[7:bundles], words[bundles + 1 : repairing], words[repairing:])
