@@ -15,11 +15,15 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from immutables import Map
 
+from wardwright.errors import WireError
 from wardwright.facts import ToolFact
 from wardwright.wire.turn import Caller
 
 ScopeKind: TypeAlias = Literal["session_id", "run_id", "agent", "user", "application", "tenant"]
 SCOPE_KINDS: Final[tuple[ScopeKind, ...]] = ("session_id", "run_id", "agent", "user", "application", "tenant")
+
+SEPARATOR: Final = "\x1f"
+"""Between the parts of a scope's key; no id may hold it."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 RegisterValue: TypeAlias = tuple[Scalar, ...]
@@ -181,8 +185,12 @@ def chain_hash(writer: str, sequence: int, previous_hash: str, receipt_id: str, 
 
 def scope_key(kind: ScopeKind, caller: Caller) -> str:
     """Key of a scope: always bound to the tenant, so that two tenants never share one. A missing id is one shared scope."""
-    value = caller.tenant if kind == "tenant" else getattr(caller, kind)
-    return f"{kind}\x1f{caller.tenant}\x1f{value}"
+    tenant = caller.tenant
+    value: str = tenant if kind == "tenant" else getattr(caller, kind)
+    if SEPARATOR in value or SEPARATOR in tenant:
+        # A border inside an id would let one tenant's session pass for another's.
+        raise WireError("Ids of callers must not hold the control character U+001F.")
+    return f"{kind}{SEPARATOR}{tenant}{SEPARATOR}{value}"
 
 
 def apply(registers: Registers, delta: Delta) -> Registers:
