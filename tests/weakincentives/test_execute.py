@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -1036,3 +1037,27 @@ def test_two_prompts_on_one_session_at_the_same_time_keep_apart() -> None:
     for thread in threads:
         thread.join()
     assert outcomes == [True] * 600
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    """A process that forks after its first timed call can run timed and async tools in the child too."""
+
+    def timed(params: None, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult.ok("done")
+
+    async def later(params: None, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult.ok("done")
+
+    tools = [
+        Tool[None, str](name="timed", description="Runs in a kept thread.", handler=timed, timeout=5),
+        Tool[None, str](name="later", description="Runs on a kept loop.", handler=later),
+    ]
+    prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="T", template="", tools=tools)]))
+    names = ("timed", "later")
+    assert [execute_tool(ToolCall(name), prompt=prompt, session=Session()).outcome for name in names] == ["ok", "ok"]
+    child = os.fork()
+    if child == 0:
+        done = all(execute_tool(ToolCall(name), prompt=prompt, session=Session()).success for name in names)
+        os._exit(0 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

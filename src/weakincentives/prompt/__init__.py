@@ -20,7 +20,7 @@ from .rendering import RenderedPrompt
 from .section import MarkdownSection, Section
 from .tool import Tool, ToolContext, ToolExample, ToolHandler, tool
 from .tool_result import FileBlock, ImageBlock, TextBlock, ToolResult, render_text
-from .visibility import SectionVisibility
+from .visibility import SectionVisibility, apply_visibility
 
 __all__ = [
     "ApprovalPolicy",
@@ -53,6 +53,7 @@ __all__ = [
     "ToolPolicy",
     "ToolProgress",
     "ToolResult",
+    "apply_visibility",
     "render_text",
     "tool",
 ]

@@ -690,19 +690,17 @@ def _compensate(attempt: _Attempt) -> None:
     """Undo an external effect because the transaction around it was rolled back."""
     tool, core, run = attempt.tool, attempt.core, attempt.run
     assert tool is not None
-    held = run.resources.tool_scope()
-    context = ToolContext.for_call(run, tool.name, attempt.call_id, held, None)
+    key = ToolContext(session=run.session, call_id=attempt.call_id).idempotency_key
     try:
-        told: Any = cast("Any", tool.compensate)(attempt.params, attempt.result, context=context)
-        if _awaits(told):
-            workers.wait_for(told)
+        with run.resources.tool_scope() as held:
+            context = ToolContext.for_call(run, tool.name, attempt.call_id, held, None)
+            told: Any = cast("Any", tool.compensate)(attempt.params, attempt.result, context=context)
+            if _awaits(told):
+                workers.wait_for(told)
         success, message = True, ""
     except Exception as error:  # INVARIANT: every compensation is tried, and its failure is recorded
         _logger.exception("Compensating %s failed", tool.name)
         success, message = False, _said(error)
-    finally:
-        held.close()
-    key = context.idempotency_key
     core.record(Compensated(tool.name, attempt.call_id, key, success, message, core.clock.now(), core.session_id))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -145,6 +146,15 @@ def wait_for(awaitable: Awaitable[T]) -> T:
         raise
     finally:
         _idle_loops.append(thread)
+
+
+def _forget_threads() -> None:
+    """The child of a fork has none of its parent's threads."""
+    _idle.clear()
+    _idle_loops.clear()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
