@@ -31,6 +31,7 @@ from wardwright.history.requests import (
     MAX_STRIPPED,
     REQUESTS,
     RequestRecord,
+    answered,
     find,
     put,
 )
@@ -40,6 +41,8 @@ from wardwright.policy.evaluate import BOUND, Run, evaluate, set_aside, unwind
 from wardwright.policy.rules import Ruling
 from wardwright.wire.turn import Turn
 
+JUDGED = "judged"
+"""Name of a request that is known by its facts only."""
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
 
 
@@ -91,6 +94,7 @@ def judge(
             session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
             observed.phase = cast("Phase", session.head.phase)
             observed.phases, observed.bundles = (session.head.phase,), session.head.bundles
+            observed.answers = tuple(answered(session, ""))
         elif phase is not None:
             observed.phase = phase
         elif phases and phases[-1] == "result_interpretation":
@@ -236,11 +240,11 @@ def _record(run: Run, ruling: Ruling, through: bool) -> None:
     """What the reply to this request will be judged by; and what a reply adds for the next one to the same request."""
     session, observed = run.session, run.observed
     if run.gate == "request":
-        if not through or not observed.transcript_digest:
+        if not through:
             return
         flags = (BOUND_BY_REPLY if session.get(BOUND) is not None else 0) | (CHANGED_TOOLS if observed.changed else 0)
         record = RequestRecord(
-            observed.transcript_digest,
+            observed.transcript_digest or JUDGED,
             run.session.turn,
             observed.news_from,
             observed.news_turn,
