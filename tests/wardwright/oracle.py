@@ -64,6 +64,10 @@ def ends(until: r.Until, f: ToolFact) -> bool:
     return until.tool is not None and fits(until.tool, f, False) and (happened or bool(until.tool.source))
 
 
+def counts(rule: Any, f: ToolFact) -> bool:
+    return not f.repeat and (f.source != "tool_choice" or bool(rule.tool.source))
+
+
 def inside(window: r.Window | None, start: At, at: At) -> bool:
     limits = (None, None, None) if window is None else (window.turns, window.events, window.ms)
     return all(limit is None or now - then <= limit for limit, then, now in zip(limits, start, at, strict=True))
@@ -99,13 +103,13 @@ class Oracle:
         return parts[: len(rule.equal.split("+")) + 1] if isinstance(rule, r.LoopThreshold) else None
 
     def count(self, rule: Any, key: Any, at: At, log: list[Entry]) -> int:
-        facts = [e.fact for e in log if e.fact is not None and inside(rule.window, e.at, at) and not e.fact.repeat]
+        facts = [e.fact for e in log if e.fact is not None and inside(rule.window, e.at, at) and counts(rule, e.fact)]
         return sum(fits(rule.tool, f, rule.action.name in DENY) and self.key(rule, f) == key for f in facts)
 
     def tripped(self, rule: r.LoopThreshold, at: At) -> bool:
         last = None
         for n, e in enumerate(self.log):
-            if e.fact is not None and not e.fact.repeat and fits(rule.tool, e.fact, False):
+            if e.fact is not None and counts(rule, e.fact) and fits(rule.tool, e.fact, False):
                 over = self.count(rule, self.key(rule, e.fact), e.at, self.log[: n + 1]) >= rule.threshold
                 last = e.at if over else last
         return last is not None and inside(rule.window, last, at)
@@ -178,7 +182,7 @@ class Oracle:
                 elif isinstance(rule, r.LoopThreshold):
                     before = self.count(rule, self.key(rule, f), at, self.log)
                     late = rule.action.name in ONCE and before >= rule.threshold
-                    hit = fits(rule.tool, f, denying) and before + (not f.repeat) >= rule.threshold and not late
+                    hit = fits(rule.tool, f, denying) and before + counts(rule, f) >= rule.threshold and not late
                 elif isinstance(rule, r.ToolSequence):
                     later = rule.then is not None and fits(rule.then, f, denying) and self.started(rule, at)
                     hit = later if rule.then is not None else fits(rule.after, f, denying)

@@ -14,12 +14,14 @@ from wardwright.policy.rules import Ruling
 from wardwright.wire.turn import (
     Caller,
     CallItem,
+    DeclaredTool,
     Gate,
     Item,
     ResultItem,
     TextItem,
     ToolChoice,
     Turn,
+    Usage,
 )
 
 
@@ -163,3 +165,256 @@ def test_declaration_order_does_not_decide_whether_a_sequence_lives() -> None:
         session.reply(call("2", "b"))
         decisions.append(session.reply(call("3", "c")).decision)
     assert decisions == ["deny_call", "deny_call"]
+
+
+# approvals
+
+TOOL = DeclaredTool("calc", "", {"type": "object"})
+SHELL = DeclaredTool("shell_exec", "", {"type": "object"})
+
+
+def keys(ruling: Ruling) -> tuple[str, ...]:
+    return tuple(finding.key for finding in ruling.findings if finding.key)
+
+
+def test_an_approval_of_one_declared_tool_lifts_no_other() -> None:
+    """G23: a tool added to the surface needs an approval of its own."""
+    session = Session(
+        rules("{id: a, kind: tool_selector, action: require_approval, tool: {source: declared_tool, name: '*'}}")
+    )
+    approved = keys(session.request(user("x"), tools=[TOOL]))
+    same = session.request(user("x"), tools=[TOOL], approvals=approved)
+    more = session.request(user("x"), tools=[TOOL, SHELL], approvals=approved)
+    assert (same.decision, more.decision) == ("allow", "require_approval")
+
+
+def test_an_approval_of_one_answer_lifts_no_other() -> None:
+    """G18, G23: what is approved is this text, not the rule."""
+    session = Session(rules("{id: g, kind: stream_guard, action: require_approval, match: secret}"))
+    approved = keys(session.reply(said("a secret")))
+    same = session.reply(said("a secret"), approvals=approved)
+    other = session.reply(said("another secret"), approvals=approved)
+    assert (same.decision, other.decision) == ("allow", "require_approval")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": [SHELL]},
+        {"tool_choice": ToolChoice("required")},
+        {"response_format": {"type": "object"}},
+    ],
+)
+def test_an_approval_of_a_request_covers_all_it_says(more: dict[str, Any]) -> None:
+    """G23: other tools, another choice or another form of answer is another request."""
+    session = Session(rules("{id: g, kind: request_guard, action: require_approval, match: secret}"))
+    approved = keys(session.request(user("secret")))
+    assert session.request(user("secret"), approvals=approved, **more).decision == "require_approval"
+
+
+# budgets
+
+RESERVING = rules("{id: b, kind: budget, limits: {tokens: 1000}, reserve: {tokens: 600}}")
+
+
+def test_requests_side_by_side_reserve_side_by_side() -> None:
+    """G11: a second request of the session does not stand on the first one's reservation; a retry does."""
+    session = Session(RESERVING)
+    decisions = [session.request(user(text)).decision for text in ("a", "a", "b")]
+    assert decisions == ["allow", "allow", "block"]
+
+
+def test_a_provider_that_reports_no_usage_has_used_what_was_set_aside() -> None:
+    """G11: a budget fills with upstreams that say nothing."""
+    session = Session(RESERVING)
+    decisions: list[str] = []
+    for number in range(3):
+        decisions.append(session.request(user(str(number))).decision)
+        session.reply(said("x"))
+    assert decisions == ["allow", "block", "block"]
+
+
+def test_negative_usage_gives_nothing_back() -> None:
+    """G11: a budget that is used up stays so."""
+    session = Session(RESERVING)
+    session.request(user("a"))
+    session.reply(said("x"), usage=Usage(2000, 0))
+    session.reply(said("x"), usage=Usage(-5000, 0))
+    assert session.request(user("b")).decision == "block"
+
+
+def test_a_crowd_of_reservations_is_settled_by_nobody() -> None:
+    """G11, G30: beyond the cap reservations are added up; settling the first does not take them back."""
+    session = Session(rules("{id: b, kind: budget, cache_scope: run_id, limits: {tokens: 700}, reserve: {tokens: 10}}"))
+    asked = [session.request(user("x"), session=f"s{number}") for number in range(70)]
+    for number in range(64):
+        session.reply(said("x"), session=f"s{number}", usage=Usage(1, 0), request=asked[number].request)
+    ruling = session.request(user("y"), session="last", tools=[])
+    held = [
+        value
+        for scope in session.registers.scopes.values()
+        for key, value in scope.registers.items()
+        if "reserve" in key[1]
+    ]
+    assert (ruling.decision, sum(value[index] for value in held for index in range(1, len(value), 3))) == ("allow", 70)
+
+
+def test_a_clock_that_goes_back_does_not_grow_a_budget() -> None:
+    """G30: the register keeps its few parts, and what was spent stays spent."""
+    session = Session(rules("{id: b, kind: budget, limits: {tokens: 10}, within: {ms: 80}}"))
+    session.reply(said("x"), usage=Usage(6, 0))
+    session.now -= 3_600_000
+    session.reply(said("x"), usage=Usage(6, 0))
+    longest = max(len(value) for scope in session.registers.scopes.values() for value in scope.registers.values())
+    assert (session.request(user("a")).decision, longest < 12) == ("block", True)
+
+
+# arguments
+
+
+@pytest.mark.parametrize(("arguments", "problem"), [("not json", "was not declared"), ("{}", "was not declared")])
+def test_an_undeclared_tool_has_no_schema_to_satisfy(arguments: str, problem: str) -> None:
+    """G11: argument_schema denies a tool nobody declared, also when nothing was declared at all."""
+    session = Session(rules("{id: a, kind: argument_schema, tool: {namespace: shell}}"))
+    ruling = session.reply(call("1", "shell_exec", arguments))
+    assert (ruling.decision, problem in ruling.message) == ("deny_call", True)
+
+
+def test_a_key_given_twice_satisfies_no_schema() -> None:
+    """G11, G13: the tool may read the other one."""
+    schema = {"type": "object", "properties": {"n": {"maximum": 10}}}
+    session = Session(rules("{id: a, kind: argument_schema, tool: {namespace: shell}}"))
+    ruling = session.reply(
+        call("1", "shell_exec", '{"n":1000000,"n":1}'), tools=[DeclaredTool("shell_exec", "", schema)]
+    )
+    assert (
+        ruling.message
+        == "Tool shell.exec has arguments or output that do not fit (rule 'a'). Problems: $: a key is given twice. Correct them and try again."
+    )
+
+
+# allow-lists
+
+
+def test_every_current_event_is_compared_with_the_list() -> None:
+    """G14: of two results side by side the unlisted one is found wherever it stands."""
+    session = Session(
+        rules("{id: l, kind: allowed_tools, phase: result_interpretation, allowed_tools: [{name: good}]}")
+    )
+    items = [user("x"), call("1", "n.bad"), call("2", "n.good"), result("1"), result("2")]
+    assert session.request(*items).blocked_tools == ("n.bad",)
+
+
+def test_an_exception_reaches_declared_tools() -> None:
+    """G28: a tool that an exception names is neither stripped nor missing from a list."""
+    exceptions = "exceptions: [{tool: {name: calc}, expires: 2100-01-01T00:00:00Z}]"
+    session = Session(
+        rules(
+            f"{{id: s, kind: tool_selector, action: strip_tools, tool: {{name: '*'}}, {exceptions}}}",
+            f"{{id: l, kind: allowed_tools, phase: planning, mode: filter, allowed_tools: [{{name: x}}], {exceptions}}}",
+        )
+    )
+    assert session.request(user("x"), tools=[TOOL, SHELL]).stripped == ("shell_exec",)
+
+
+# routes
+
+
+def test_every_kind_of_rule_binds_the_next_request() -> None:
+    """G12: a route that a reply asked for too late holds for the next request, also from a rule that reads replies only."""
+    session = Session(
+        rules("{id: o, kind: structured_output, action: switch_model, target_model: big, schema: {type: object}}")
+    )
+    session.request(user("x"))
+    late = session.reply(said("[1]"), target="small", released=True)
+    assert (late.binds_next, session.request(user("y")).route.model) == (True, "big")
+
+
+def test_a_rule_of_a_bundle_binds_the_next_request() -> None:
+    """G12, G25: also when the bundle is not attached to it."""
+    session = Session(
+        "policy_bundles:\n  b:\n    - {id: o, kind: tool_selector, action: switch_model, target_model: big, tool: {name: w}}\n"
+        + rules("{id: a, kind: request_guard, action: annotate, match: x, attach_policy_bundle: b}")
+    )
+    session.request(user("x"))
+    session.reply(call("1", "w"), target="small", released=True)
+    assert session.request(user("y")).route.model == "big"
+
+
+def test_a_refused_reply_is_not_asked_again() -> None:
+    """G18: block is block, whatever routes say."""
+    session = Session(
+        rules(
+            "{id: b, kind: tool_selector, action: block, tool: {name: w}}",
+            "{id: r, kind: tool_selector, action: switch_model, target_model: big, tool: {name: w}}",
+        )
+    )
+    ruling = session.reply(call("1", "w"), target="small")
+    assert (ruling.decision, ruling.reask, ruling.binds_next) == ("block", False, False)
+
+
+# counting
+
+
+def test_a_forced_call_counts_once() -> None:
+    """G15: choosing a tool and calling it is one occurrence."""
+    session = Session(rules("{id: l, kind: tool_loop_threshold, action: block, threshold: 2, tool: {name: w}}"))
+    asked = session.request(user("x"), tool_choice=ToolChoice("tool", ("w",)))
+    called = session.reply(call("1", "w"))
+    again = session.reply(call("2", "w"))
+    assert [asked.decision, called.decision, again.decision] == ["allow", "allow", "block"]
+
+
+def test_a_long_loop_in_a_window_is_told_by_one_position() -> None:
+    """G15, E9: only what is inside the window counts, whatever the threshold."""
+    session = Session(
+        rules(
+            "{id: l, kind: tool_loop_threshold, action: deny_call, threshold: 200, within: {turns: 210}, tool: {name: w}}"
+        )
+    )
+    decisions = [session.reply(call(str(number), "w")).decision for number in range(201)]
+    assert (decisions.index("deny_call"), decisions[-1]) == (199, "deny_call")
+
+
+def test_keys_outside_the_window_make_room() -> None:
+    """G30: a windowed loop does not take different calls for equal because of keys that count for nothing any more."""
+    session = Session(
+        rules(
+            "{id: l, kind: tool_loop_threshold, action: deny_call, threshold: 2, equal: tool+arguments, within: {turns: 3}, tool: {name: w}}"
+        )
+    )
+    decisions = {session.reply(call(str(n), "w", f'{{"n":{n}}}')).decision for n in range(600)}
+    assert decisions == {"allow"}
+
+
+def test_calls_counted_together_say_so() -> None:
+    """G30, S57: beyond the cap the evidence and the message tell that calls were not told apart."""
+    session = Session(
+        rules(
+            "{id: l, kind: tool_loop_threshold, action: deny_call, threshold: 2, equal: tool+arguments, message: Twice., tool: {name: w}}"
+        )
+    )
+    session.reply(*(call(str(n), "w", f'{{"n":{n}}}') for n in range(5000)))
+    ruling = session.reply(call("x", "w", '{"n":-1}'))
+    assert (
+        ruling.message == "Twice. (Too many different calls to tell apart: this one was counted together with others.)"
+    )
+
+
+# states
+
+
+def test_states_that_expire_in_a_circle_keep_going_round() -> None:
+    """G17: after a pause of any length the state is the one the clock says."""
+    session = Session(
+        rules(
+            "{id: t, kind: tool_selector, action: transition, transition_to: a, tool: {name: w}}",
+            machine="state_machine: {initial_state: i, states: [{id: i}, {id: a, expires_ms: 10, expires_to: b},"
+            " {id: b, expires_ms: 30, expires_to: a}]}",
+        )
+    )
+    session.reply(call("1", "w"))
+    session.now += 40 * 1000 + 5
+    first = session.request(user("x")).states["default"]
+    session.now += 20
+    assert (first, session.request(user("y")).states["default"]) == ("a", "b")

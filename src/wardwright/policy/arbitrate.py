@@ -67,6 +67,8 @@ def arbitrate(run: Run) -> Ruling:
             ruling.rule_id = strongest.rule_id
             ruling.message = explain(run, strongest)
             ruling.blocked_tools = _tools(run, [one for one in effective if one.effect == strongest.effect])
+    if ruling.decision == "block":
+        ruling.reask = ruling.binds_next = False  # refused is refused: nothing is asked again
     if run.gate != "request":
         ruling.calls = _calls(run, ruling, effective)
     if run.notes and any(note.startswith("transition_conflict:") for note in run.notes):
@@ -269,6 +271,8 @@ def explain(run: Run, finding: Finding) -> str:
     """What a person, or the model, can do about a refusal. The rule's own message comes first."""
     problems = finding.evidence.get("problems")
     details = f" Problems: {'; '.join(problems)}." if problems else ""
+    if finding.evidence.get("overflow"):
+        details += " (Too many different calls to tell apart: this one was counted together with others.)"
     if finding.message:
         return finding.message + details
     tools = ", ".join(_tools(run, [finding]))
@@ -286,7 +290,10 @@ def explain(run: Run, finding: Finding) -> str:
             "Wait for it to renew, or ask the operator for more."
         )
     if count is not None:
-        return f"{what} was seen {count} times, the limit is {threshold} ({rule}). Do something else, or ask the operator to raise the limit."
+        return (
+            f"{what} was seen {count} times, the limit is {threshold} ({rule}). "
+            f"Do something else, or ask the operator to raise the limit.{details}"
+        )
     if finding.kind == "allowed_tools":
         return f"{what} is not on the list of allowed tools ({rule}). Leave it out, or ask the operator to list it."
     if finding.effect == "deny_call":

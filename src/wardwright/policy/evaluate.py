@@ -38,7 +38,7 @@ from wardwright.policy.compile import (
     RuleSet,
     TextSet,
 )
-from wardwright.policy.matching import fits
+from wardwright.policy.matching import UNREADABLE, arguments_of, fits
 from wardwright.policy.rules import (
     ActionName,
     AllowedTools,
@@ -53,7 +53,7 @@ from wardwright.policy.rules import (
     ToolSequence,
 )
 from wardwright.policy.states import enter, holding, successor
-from wardwright.policy.windows import Position, count, push, within
+from wardwright.policy.windows import Position, count, push, reached, within
 from wardwright.wire.schema import check_text
 from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn
 
@@ -64,6 +64,7 @@ BUCKETS: Final = 8
 RESERVATION_MS: Final = 600_000
 """How long a request may hold what it set aside without a reply."""
 MAX_RESERVATIONS: Final = 64
+CROWD: Final = "*"
 
 ONCE: Final[frozenset[ActionName]] = frozenset({"alert_async", "annotate"})
 """Actions taken once per crossing of a threshold; and for new text only."""
@@ -110,6 +111,7 @@ class Run:
         "attached",
         "conditional",
         "considered",
+        "counted",
         "endings",
         "facts",
         "findings",
@@ -161,6 +163,7 @@ class Run:
         """Sequences and states begun by calls of a reply: what came before does not end them."""
         self.addressed: list[tuple[ScopeRun, RegisterKey]] = []
         """Sequences begun after a new word of the user."""
+        self.counted: set[tuple[RegisterKey, int]] = set()
         self.refused: set[int] = set()
         self.history_hits: dict[str, list[int]] = {}
         self.text_hits: tuple[str, ...] = ()
@@ -199,6 +202,14 @@ class Run:
             return machine.initial_state
         return holding(machine, value, self.at(scope, index)).state
 
+    def first(self, key: RegisterKey, index: int = -1) -> bool:
+        """Whether this is the first time at this gate that a register is counted for a fact: rules that count the same share one."""
+        done = (key, index)
+        if done in self.counted:
+            return False
+        self.counted.add(done)
+        return True
+
     # findings
 
     def act(
@@ -217,15 +228,15 @@ class Run:
         call_id = ""
         key = ""
         fact: ToolFact | None = None
-        if 0 <= index < len(self.observed.facts):
-            fact = self.observed.facts[index]
+        if 0 <= index < len(self.facts):
+            fact = self.facts[index]
             if self.gate != "request":
                 call_id = fact.tool_call_id
                 if name == "deny_call" and fact.source == "provider_event":
                     name = "block"  # it already ran: only the whole reply can be refused
         lifted = ""
         if rule.exceptions:
-            lifted = self.exempt(rule, index)
+            lifted = self.exempt(rule, fact)
         if name == "require_approval":
             key = self.approval_key(rule, fact)
             if not lifted and key in self.turn.approvals:
@@ -289,25 +300,24 @@ class Run:
         if rule.mode == "enforce" and index >= 0:
             self.refused.add(index)
 
-    def exempt(self, rule: Rule, index: int) -> str:
-        fact = self.facts[index] if 0 <= index < len(self.facts) else None
+    def exempt(self, rule: Rule, fact: ToolFact | None) -> str:
         caller = self.turn.caller
         for exemption in rule.exceptions:
             if self.now >= exemption.expires_at_ms:
                 continue
-            if exemption.tool is not None and (fact is None or not fits(exemption.tool, fact, False)):
+            if exemption.tool is not None and (fact is None or not fits(exemption.tool, fact, False, inner=True)):
                 continue
             if all(getattr(caller, name) == value for name, value in exemption.caller.items()):
                 return "exception"
         return ""
 
     def approval_key(self, rule: Rule, fact: ToolFact | None) -> str:
-        """What an approval is bound to: rule, session, tool, arguments and plan; without a fact, the request itself."""
+        """What an approval is bound to: rule, session, tool, definition, arguments and plan; without a fact, all the turn says."""
         parts = [rule.id, rule.key, self.session.key, self.plan.plan_hash]
         if fact is None:
-            parts.append(self.observed.transcript_digest)
+            parts.append(self.observed.content_digest)
         else:
-            parts.extend((fact.namespace, fact.name, fact.arguments_digest, fact.result_digest))
+            parts.extend((fact.namespace, fact.name, fact.arguments_digest, fact.result_digest, fact.definition_hash))
         return hashlib.blake2b("\x1f".join(parts).encode(), key=self.secret, digest_size=16).hexdigest()
 
     # settling
@@ -712,11 +722,16 @@ def _allowed_surface(run: Run, rule: AllowedTools, _index: int) -> None:
         return
     blocked = list(_unlisted(run, rule))
     if rule.surface == "block":
-        primary = [fact for fact in observed.facts if fact.source == "tool_choice"]
-        events = [fact for fact in observed.facts if fact.source not in ("tool_choice", "inferred")]
-        if events and phase_covers(rule.phases, events[-1].phase):
-            primary.append(events[-1])
-        blocked.extend(fact for fact in primary if not listed(rule, fact))
+        blocked.extend(
+            fact
+            for fact in observed.facts
+            if fact.source != "inferred"
+            and (fact.source == "tool_choice" or phase_covers(rule.phases, fact.phase))
+            and not listed(rule, fact)
+        )
+    if rule.exceptions:
+        blocked = [fact for fact in blocked if not run.exempt(rule, fact)]
+    if rule.surface == "block":
         if blocked:
             run.act(rule, -1, _evidence(run, rule, blocked), "block")
     elif rule.surface == "filter":
@@ -736,7 +751,9 @@ def _server_listed(run: Run, rule: AllowedTools, raw_name: str) -> bool:
 def _allowed_call(run: Run, rule: AllowedTools, index: int) -> None:
     """A list governs a call by the call's own phase, and by the phase of the request it answers."""
     fact = run.observed.facts[index]
-    if not phase_covers(rule.phases, fact.phase) and not any(phase_covers(rule.phases, one) for one in run.observed.phases):
+    if not phase_covers(rule.phases, fact.phase) and not any(
+        phase_covers(rule.phases, one) for one in run.observed.phases
+    ):
         return
     if not listed(rule, fact):
         run.act(rule, index, _evidence(run, rule, [fact]), "block" if rule.surface == "block" else "deny_call")
@@ -759,57 +776,72 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     window = rule.window
     key: RegisterKey = (rule.key, op.tool if rule.equal == "tool" else _loop_key(rule, fact, op.tool))
     value = scope.get(key)
+    counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
     if value is None:
         meta = scope.get((rule.key, META))
         if meta is not None and cast("int", meta[1]) >= MAX_KEYS:
+            meta = _sweep(run, rule, scope, meta, index)
+        if meta is not None and cast("int", meta[1]) >= MAX_KEYS:
             key = (rule.key, OVERFLOW)
             value = scope.get(key)
-        elif not fact.repeat:
+        elif counts:
             head = scope.state.head
             since = head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
-            scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], cast("int", meta[1]) + 1))
-    if window is None:
-        before = total = 0 if value is None else cast("int", value[0])
-        if not fact.repeat:
-            total += 1
-            scope.changes[key] = (total,)
-        if total < rule.threshold:
-            return
-        at = run.at(scope, index)
-    else:
-        at = run.at(scope, index)
-        before = total = count(value, window, at)
-        if not fact.repeat:
-            value = push(value, window, rule.threshold, at)
-            scope.put(key, value)
-            total = count(value, window, at)
-    if total < rule.threshold:
+            scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], cast("int", meta[1]) + 1, *meta[2:]))
+    at = run.at(scope, index)
+    before = reached(value, window, rule.threshold, at)
+    if counts:
+        value = push(value, window, rule.threshold, at)
+        scope.changes[key] = value
+    if not reached(value, window, rule.threshold, at):
         return
-    if rule.action.name in ONCE and before >= rule.threshold:
+    if rule.action.name in ONCE and before:
         return
+    total = count(value, window, at)
     if op.acts:
         meta = scope.get((rule.key, META))
-        run.act(
-            rule,
-            index,
-            {
-                "observed_count": total,
-                "threshold": rule.threshold,
-                "scope": rule.scope,
-                "equal": rule.equal,
-                "counting_since_ms": None if meta is None else meta[0],
-            },
-        )
-    if rule.action.name not in ONCE and not fact.repeat:
+        evidence: dict[str, Any] = {
+            "observed_count": total,
+            "threshold": rule.threshold,
+            "scope": rule.scope,
+            "equal": rule.equal,
+            "counting_since_ms": None if meta is None else meta[0],
+        }
+        if key[1] == OVERFLOW:
+            evidence["overflow"] = True
+        run.act(rule, index, evidence)
+    if rule.action.name not in ONCE and counts:
         scope.put((rule.key, TRIPPED), (total, *at))
+
+
+def _sweep(run: Run, rule: LoopThreshold, scope: ScopeRun, meta: RegisterValue, index: int) -> RegisterValue:
+    """Forgets keys that no longer count for anything, when there are too many; seldom enough that its cost spreads thin."""
+    at = run.at(scope, index)
+    if rule.window is None or (len(meta) > 2 and at.event - cast("int", meta[2]) < MAX_KEYS // 4):
+        return meta
+    gone = [
+        key
+        for key, value in scope.registers.items()
+        if key[0] == rule.key
+        and key[1] not in (META, TRIPPED, OVERFLOW)
+        and key not in scope.changes
+        and not count(value, rule.window, at)
+    ]
+    for key in gone:
+        scope.put(key, None)
+    since, keys = cast("tuple[int, int]", meta[:2])
+    swept: RegisterValue = (since, keys - len(gone), at.event)
+    scope.put((rule.key, META), swept)
+    return swept
 
 
 def _bound(run: Run, rules: RuleSet) -> None:
     """Routes that the last reply asked for when it was too late to ask again."""
     for rule_id in run.session.get(BOUND) or ():
-        rule = rules.by_id.get(cast("str", rule_id))
-        if rule is not None and rule not in rules.sticky and "request" in rule.gates:
-            run.act(rule, -1, {"bound_by": "previous reply"}, bound=True)
+        found = [one.by_id[rule_id] for one in (rules, *run.plan.bundles.values()) if rule_id in one.by_id]
+        for rule in found:
+            if rule not in rules.sticky:
+                run.act(rule, -1, {"bound_by": "previous reply"}, bound=True)
 
 
 def _tripped(run: Run, rule: LoopThreshold, index: int) -> None:
@@ -825,7 +857,7 @@ def _tripped(run: Run, rule: LoopThreshold, index: int) -> None:
 
 def _history(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     rule = cast("HistoryThreshold", op.rule)
-    if not fact.repeat:
+    if not fact.repeat and (fact.source != "tool_choice" or rule.tool.source):
         scope = run.scopes[rule.scope]
         key: RegisterKey = (rule.key, "")
         scope.put(key, push(scope.get(key), rule.window, rule.threshold, run.at(scope, index)))
@@ -838,14 +870,14 @@ def _threshold(run: Run, rule: HistoryThreshold, _index: int) -> None:
     scope = run.scopes[rule.scope]
     key: RegisterKey = (rule.key, "")
     at = run.at(scope, -1)
-    total = count(scope.get(key), rule.window, at)
-    if total < rule.threshold:
+    if not reached(scope.get(key), rule.window, rule.threshold, at):
         return
+    total = count(scope.get(key), rule.window, at)
     evidence = {"observed_count": total, "threshold": rule.threshold, "scope": rule.scope}
     hits = run.history_hits.get(rule.id, [])
     if rule.action.name in ONCE:
         start = Position(scope.turn, scope.event, run.now)
-        if count(scope.registers.get(key), rule.window, start) < rule.threshold:
+        if not reached(scope.registers.get(key), rule.window, rule.threshold, start):
             run.act(rule, -1, evidence)
     elif rule.action.name == "deny_call":
         for hit in hits:
@@ -922,13 +954,13 @@ def _schema(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     schema: Any = rule.schema
     if schema is None:
         if fact.raw_name not in run.observed.surface.by_name:
-            if not run.observed.surface.by_name:
-                return
             problems = [f"$: tool '{fact.raw_name}' was not declared"]
             run.act(rule, index, {"problems": problems})
             return
         schema = True if fact.schema is None else fact.schema
     problems = check_text(fact.arguments or "", schema)
+    if not problems and fact.arguments and arguments_of(fact) is UNREADABLE:
+        problems = ["$: a key is given twice"]
     if problems:
         fact.invalid_arguments = True
         run.act(rule, index, {"problems": problems})
@@ -951,14 +983,16 @@ def spend(value: RegisterValue | None, rule: Budget, amount: float, now: int) ->
     if rule.window is None or rule.window.ms is None:
         return (amount + (0 if value is None else cast("float", value[0])),)
     bucket = now // max(1, rule.window.ms // BUCKETS)
-    kept: dict[int, float] = {bucket: amount}
+    kept: dict[int, float] = {}
     if value is not None:
         first = cast("int", value[0])
+        # A clock that went back spends in the newest part: the register stays small and forgets nothing early.
+        bucket = max(bucket, first + len(value) - 2)
         for offset, number in enumerate(cast("tuple[float, ...]", value[1:])):
             if bucket - (first + offset) <= BUCKETS:
-                kept[first + offset] = kept.get(first + offset, 0) + number
-    low, high = min(kept), max(kept)
-    return (low, *(kept.get(one, 0) for one in range(low, high + 1)))
+                kept[first + offset] = number
+    kept[bucket] = kept.get(bucket, 0) + amount
+    return (min(kept), *(kept.get(one, 0) for one in range(min(kept), bucket + 1)))
 
 
 def _calls(run: Run, op: Op, index: int, fact: ToolFact) -> None:
@@ -972,31 +1006,45 @@ def _calls(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     run.settling.append((CALLS, rule))
 
 
-def reserved(value: RegisterValue | None, session: str, now: int) -> float:
-    """What other sessions have set aside and not settled."""
+def reserved(value: RegisterValue | None, name: str, now: int) -> float:
+    """What other requests have set aside and not settled."""
     total = 0.0
     flat = value or ()
     for index in range(0, len(flat), 3):
-        if flat[index] != session and now - cast("int", flat[index + 2]) <= RESERVATION_MS:
+        if flat[index] != name and now - cast("int", flat[index + 2]) <= RESERVATION_MS:
             total += cast("float", flat[index + 1])
     return total
 
 
-def reserve(value: RegisterValue | None, session: str, amount: float, now: int) -> RegisterValue | None:
-    """The register with this session's reservation replaced by `amount`; 0 takes it back."""
+def reserve(value: RegisterValue | None, name: str, amount: float, now: int) -> RegisterValue | None:
+    """The register with a request's reservation replaced by `amount`; 0 takes it back."""
     flat = value or ()
     kept: list[Any] = []
+    crowd = 0.0
     for index in range(0, len(flat), 3):
-        if flat[index] != session and now - cast("int", flat[index + 2]) <= RESERVATION_MS:
+        if flat[index] != name and now - cast("int", flat[index + 2]) <= RESERVATION_MS:
+            if flat[index] == CROWD:
+                crowd += cast("float", flat[index + 1])
             kept.extend(flat[index : index + 3])
     if amount:
-        if len(kept) >= 3 * MAX_RESERVATIONS:
-            # Too many at once: the oldest is kept under the newest name and lives longer. Errs towards denying.
-            kept[1] += amount
-            kept[2] = now
+        if len(kept) < 3 * MAX_RESERVATIONS:
+            kept.extend((name, amount, now))
         else:
-            kept.extend((session, amount, now))
+            # Too many at once: these are added up under a name nobody settles, and run out. Errs towards denying.
+            kept = [*kept[: 3 * MAX_RESERVATIONS], CROWD, crowd + amount, now]
     return tuple(kept) or None
+
+
+def _reservation(run: Run, value: RegisterValue | None) -> tuple[str, float]:
+    """The name under which this request (or the one a reply answers) sets aside, and how much it has."""
+    session, flat = run.session.key, value or ()
+    held = {cast("str", one): cast("float", amount) for one, amount in zip(flat[::3], flat[1::3], strict=True)}
+    asked = run.observed.transcript_digest if run.gate == "request" else run.turn.request
+    name = f"{session}\x1f{asked}"
+    if run.gate != "request" and name not in held:
+        # Nobody said which request it was: the oldest that waits.
+        name = next((one for one in held if one.startswith(f"{session}\x1f")), name)
+    return name, held.get(name, 0.0)
 
 
 def _budget(run: Run, rule: Budget, _index: int) -> None:
@@ -1007,7 +1055,8 @@ def _budget(run: Run, rule: Budget, _index: int) -> None:
                 continue
             used = spent(scope.get((rule.key, dimension)), rule, run.now)
             wanted = rule.reserve.get(dimension, 0.0)
-            held = reserved(scope.get((rule.key, f"reserve:{dimension}")), run.session.key, run.now) if wanted else 0.0
+            value = scope.get((rule.key, f"reserve:{dimension}:{rule.id}")) if wanted else None
+            held = reserved(value, _reservation(run, value)[0], run.now) if value is not None else 0.0
             if used >= limit or used + held + wanted > limit:
                 run.act(
                     rule,
@@ -1015,25 +1064,31 @@ def _budget(run: Run, rule: Budget, _index: int) -> None:
                     {"dimension": dimension, "used": used, "reserved": held, "limit": limit, "scope": rule.scope},
                 )
         return
+    reply = run.gate == "reply"
     usage = run.turn.usage
     for dimension in rule.limits:
+        if dimension == "calls":
+            continue
+        set_aside = 0.0
+        if reply and rule.reserve.get(dimension):
+            held_key: RegisterKey = (rule.key, f"reserve:{dimension}:{rule.id}")
+            value = scope.get(held_key)
+            if value is not None:
+                name, set_aside = _reservation(run, value)
+                scope.put(held_key, reserve(value, name, 0, run.now))
         amount = 0.0
         if dimension == "seconds":
             amount = run.turn.elapsed_ms / 1000
-        elif usage is not None and run.gate == "reply" and dimension == "tokens":
-            amount = float(usage.input_tokens + usage.output_tokens)
-        elif usage is not None and run.gate == "reply" and dimension == "price":
-            amount = usage.price
-        if dimension == "calls":
+        elif not reply:
             continue
-        if amount:
+        elif usage is None:
+            # A provider that does not say what it used has used what was set aside; an approved reply was paid for before.
+            amount = set_aside or (0.0 if run.turn.approvals else rule.reserve.get(dimension, 0.0))
+        else:
+            amount = float(usage.input_tokens + usage.output_tokens) if dimension == "tokens" else usage.price
+        if amount > 0 and run.first((rule.key, dimension)):
             key: RegisterKey = (rule.key, dimension)
             scope.put(key, spend(scope.get(key), rule, amount, run.now))
-        if run.gate == "reply" and rule.reserve.get(dimension):
-            held_key: RegisterKey = (rule.key, f"reserve:{dimension}")
-            value = scope.get(held_key)
-            if value is not None:
-                scope.put(held_key, reserve(value, run.session.key, 0, run.now))
 
 
 def set_aside(run: Run) -> None:
@@ -1042,8 +1097,9 @@ def set_aside(run: Run) -> None:
         for rule in rules.budgets:
             scope = run.scopes[rule.scope]
             for dimension, amount in rule.reserve.items():
-                key: RegisterKey = (rule.key, f"reserve:{dimension}")
-                scope.put(key, reserve(scope.get(key), run.session.key, amount, run.now))
+                key: RegisterKey = (rule.key, f"reserve:{dimension}:{rule.id}")
+                value = scope.get(key)
+                scope.put(key, reserve(value, _reservation(run, value)[0], amount, run.now))
 
 
 def _output(run: Run, rule: StructuredOutput, _index: int) -> None:

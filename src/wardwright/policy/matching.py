@@ -134,13 +134,16 @@ def equal(left: Any, right: Any) -> Verdict:
     """Whether a value is the one a rule names. Of another type it cannot be said: many tools take "true" or 1 for true."""
     if left is None or right is None:
         return left is right
-    if _type(left) is not _type(right):
+    if _kind(left) != _kind(right):
         return None
     return bool(left == right)
 
 
-def _type(value: Any) -> type:
-    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
+def _kind(value: Any) -> str:
+    for kind in (bool, str, list, dict):
+        if isinstance(value, kind):
+            return kind.__name__
+    return "number"
 
 
 def one_of(value: Any, options: Sequence[Any]) -> Verdict:
@@ -206,9 +209,9 @@ def reads_arguments(matcher: Matcher) -> bool:
     return bool(matcher.arguments) or (matcher.negated is not None and bool(matcher.negated.arguments))
 
 
-def fits(matcher: Matcher, fact: ToolFact, denying: bool) -> bool:
-    """The whole matcher, doubt settled."""
-    verdict = still_fits(matcher, fact)
+def fits(matcher: Matcher, fact: ToolFact, denying: bool, *, inner: bool = False) -> bool:
+    """The whole matcher, doubt settled. `inner`: events of any source, unless it names some."""
+    verdict = still_fits(matcher, fact, inner=inner)
     if verdict is not False and reads_arguments(matcher):
         verdict = both(verdict, arguments_fit(matcher, fact))
     return denying if verdict is None else verdict

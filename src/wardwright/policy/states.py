@@ -6,14 +6,11 @@ the successor down before it judges the next fact.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from wardwright.history import RegisterValue
 from wardwright.policy.rules import Machine, Window
 from wardwright.policy.windows import Position
-
-MAX_STEPS: Final = 16
-"""Successive expiries followed in one look; machines that expire in a circle stop there."""
 
 
 class Holding(NamedTuple):
@@ -70,13 +67,19 @@ def holding(machine: Machine, value: RegisterValue | None, at: Position) -> Hold
     if not ran_out:
         return Holding(state, since, by, False, bool(value[9]))
     when = until_ms if until_ms is not None and at.ms > until_ms else at.ms
-    for _ in range(MAX_STEPS):
+    passed: dict[str, int] = {}
+    while True:
         state = successor(machine, state)
         life = machine.states[state].expires_ms
         if life is None and state != machine.initial_state:
             life = machine.expires_ms
+        if state in passed:
+            # They expire in a circle: whole rounds of it change nothing.
+            when += (at.ms - when) // (when - passed[state]) * (when - passed[state])
+            passed.clear()
         if life is None or when + life >= at.ms or state == machine.initial_state:
             break
+        passed[state] = when
         when += life
     return Holding(state, Position(at.turn, at.event, when), "", True)
 

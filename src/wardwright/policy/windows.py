@@ -37,17 +37,36 @@ def count(value: RegisterValue | None, window: Window | None, at: Position) -> i
         return 0
     if window is None:
         return cast("int", value[0])
-    numbers = cast("tuple[int, ...]", value)
-    return sum(
-        1
-        for index in range(0, len(numbers), 3)
-        if within(window, Position(numbers[index], numbers[index + 1], numbers[index + 2]), at)
-    )
+    # Positions only grow, so those inside are the last ones.
+    low, high = 0, len(value) // 3
+    while low < high:
+        middle = (low + high) // 2
+        if within(window, _position(value, middle), at):
+            high = middle
+        else:
+            low = middle + 1
+    return len(value) // 3 - low
 
 
-def push(value: RegisterValue | None, window: Window | None, threshold: int, at: Position) -> RegisterValue:
-    """The counter with one more event at `at`."""
+def reached(value: RegisterValue | None, window: Window | None, threshold: int, at: Position) -> bool:
+    """Whether `threshold` counted events are in the window now. Positions only grow, so one of them tells."""
+    if value is None:
+        return False
+    if window is None:
+        return cast("int", value[0]) >= threshold
+    if len(value) < 3 * threshold:
+        return False
+    return within(window, _position(value, len(value) // 3 - threshold), at)
+
+
+def _position(value: RegisterValue, number: int) -> Position:
+    return Position(*cast("tuple[int, int, int]", value[3 * number : 3 * number + 3]))
+
+
+def push(value: RegisterValue | None, window: Window | None, kept: int, at: Position) -> RegisterValue:
+    """The counter with one more event at `at`; of a windowed one the last `kept`."""
     if window is None:
         return (1,) if value is None else (cast("int", value[0]) + 1,)
-    kept = (*(value or ()), *at)
-    return kept[-3 * threshold :]
+    if value is not None and cast("int", value[-1]) > at.ms:
+        at = at._replace(ms=cast("int", value[-1]))  # a clock that went back: positions only grow
+    return (*(value or ())[-3 * (kept - 1) or len(value or ()) :], *at)
