@@ -349,10 +349,11 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
                     # The caller will not see this call, so the next equal one is the one that it will see in its place.
                     number = entries[numbered].turn - 1
                     entries[numbered] = LedgerEntry("held" if status == "held" else "passed", call.name, "", number)
-        if not through and _waits(ruling):
+        if not through:
+            hosted: LedgerStatus = "held" if _waits(ruling) else "denied"
             for name, entry in entries.items():
                 if name[0] in "hs":
-                    entries[name] = entry._replace(status="held")
+                    entries[name] = entry._replace(status=hosted)
         return entries
     if not through:
         return {name: entry if entry.refused else entry._replace(refused=True) for name, entry in entries.items()}

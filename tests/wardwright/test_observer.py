@@ -311,6 +311,15 @@ def test_hosted_items_are_compared_with_what_the_provider_sent() -> None:
         assert marks(ruling) == (["altered"] if call_id else [])
 
 
+@pytest.mark.parametrize(("sent", "shown"), [("", "a page"), ("a page", "")])
+def test_what_a_hosted_event_leaves_out_alters_nothing(sent: str, shown: str) -> None:
+    """G22: providers show what a search found only when asked, and clients drop it: that is no other event."""
+    session = Session("governance: []\n# none\n")
+    session.request(user("hi"))
+    session.reply(HostedResultItem("h1", "web_search", sent), said("t"))
+    assert session.request(user("hi"), HostedResultItem("h1", "web_search", shown), said("t"), user("n")).facts == ()
+
+
 def test_calls_without_ids_are_known_again() -> None:
     """G3: on a wire without call ids an honest client's transcript is neither forged nor counted twice, however often it repeats a call."""
     session = Session(LOOP.replace("threshold: 3", "threshold: 4"))

@@ -282,6 +282,11 @@ def _hosted_digest(key: bytes, item: HostedCallItem | HostedResultItem | ResultI
     return digest(key, item.arguments) if isinstance(item, HostedCallItem) else text_digest(key, item.content)
 
 
+def _shows(item: HostedCallItem | HostedResultItem) -> bool:
+    """Whether the event shows what it is about. Providers and clients may leave that out: an omission alters nothing."""
+    return bool(item.arguments if isinstance(item, HostedCallItem) else item.content)
+
+
 def _hosted_names(item: HostedCallItem | HostedResultItem, content: str) -> tuple[str, ...]:
     """Ledger keys of a hosted event: by its id, then by id and content, for providers that give one id to many events."""
     kind, name = ("h", item.id) if isinstance(item, HostedCallItem) else ("s", item.call_id)
@@ -463,19 +468,26 @@ class Observer:
                     continue
                 content = _hosted_digest(key, item)
                 keys = _hosted_names(item, content)
-                entry = next((one for one in map(ledger.get, keys) if one is not None and one.digest == content), None)
+                first_name, last_name = keys[0], keys[-1]
+                entry, name = ledger.get(first_name), first_name
+                if entry is not None and entry.digest != content:
+                    other = ledger.get(last_name)
+                    if other is not None:
+                        entry, name = other, last_name
+                    elif entry.digest and _shows(item):
+                        entry = None
                 if entry is None:
                     fact = self._hosted(item, index, content)
-                    first_name, last_name = keys[0], keys[-1]
-                    if first_name != last_name and first_name in ledger:
+                    if first_name in ledger:
                         fact.marks = ("altered",)  # another content under a known id
                     name = last_name if first_name in ledger or first_name in seen.ledger else first_name
-                    seen.ledger[name] = LedgerEntry("observed", fact.raw_name, content, head.turn)
-                elif entry.refused or (entry.turn >= news_turn and index >= news_from):
+                    shown = content if _shows(item) else ""
+                    seen.ledger[name] = LedgerEntry("observed", fact.raw_name, shown, head.turn)
+                elif entry.refused or (entry.status == "observed" and entry.turn >= news_turn and index >= news_from):
                     fact = self._hosted(item, index, content)
                     fact.repeat = True
                     if entry.refused:
-                        seen.ledger[next(one for one in keys if ledger.get(one) is entry)] = entry
+                        seen.ledger[name] = entry
                 else:
                     continue
                 facts.append(fact)
@@ -751,11 +763,12 @@ class Observer:
                 keys = _hosted_names(item, content)
                 entries = [(name, session.ledger.get(name)) for name in keys if name not in seen.ledger]
                 # Only a reply that waited for an approval comes twice; else an id that comes again is another event.
-                held_name = next((n for n, e in entries if e and e.status == "held" and e.digest == content), "")
+                shown = content if _shows(item) else ""
+                held_name = next((n for n, e in entries if e and e.status == "held" and e.digest == shown), "")
                 free = next((name for name, entry in entries if entry is None), keys[-1])
                 fact = self._hosted(item, index, content)
                 fact.repeat = bool(held_name)
-                seen.ledger[held_name or free] = LedgerEntry("observed", fact.raw_name, content, head.turn)
+                seen.ledger[held_name or free] = LedgerEntry("passed", fact.raw_name, shown, head.turn)
                 seen.facts.append(fact)
             elif isinstance(item, ResultItem):
                 call_id = item.call_id or f"orphan_{_hosted_digest(key, item)}"
