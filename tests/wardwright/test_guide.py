@@ -1,0 +1,126 @@
+"""The guide docs/governance.md says what is true: its plans load, its cases hold, its commands print what it shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wardwright import compile_plan, load_config, receipts
+from wardwright.cases import load_cases, play
+from wardwright.cli import main
+from wardwright.history import Delta
+from wardwright.simulate import read_transcript, simulate
+from wardwright.store import SqliteStore
+
+PROJECT = Path(__file__).parent.parent.parent
+GUIDE = PROJECT / "docs" / "governance.md"
+TEXT = GUIDE.read_text("utf-8")
+POLICIES = PROJECT / "examples" / "policies"
+BLOCKS = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    part.split("\n", 1)
+    for language, _, body in BLOCKS
+    if language == "console"
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files the guide shows, and receipts of the conversation it tells."""
+    for _, name, body in BLOCKS:
+        if name:
+            (tmp_path / name).write_text(body, "utf-8")
+    plan = compile_plan(load_config(tmp_path / "plan.yaml"))
+    told = simulate(plan, read_transcript((tmp_path / "talk.json").read_bytes()), now=1_800_000_000_000, step_ms=1000)
+    store = SqliteStore(tmp_path / "receipts.db", upkeep=False)
+    for receipt in told.receipts:
+        store.commit(Delta(receipt["at_ms"], ()), receipts.record(receipt))
+    store.close()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("body", [body for language, _, body in BLOCKS if language == "yaml" and body[0] != "-"])
+def test_every_plan_of_the_guide_loads_without_a_word(body: str) -> None:
+    """A plan that is shown compiles and has nothing odd about it."""
+    assert compile_plan(load_config(body)).warnings == ()
+
+
+@pytest.mark.parametrize("body", [body for language, _, body in BLOCKS if language == "yaml" and body[0] == "-"])
+def test_every_case_of_the_guide_holds(body: str, folder: Path) -> None:
+    """The cases that are shown hold against the plan that is shown."""
+    plan = compile_plan(load_config(folder / "plan.yaml"))
+
+    assert [play(plan, case).failures for case in load_cases(body)] == [[], []]
+
+
+@pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_every_command_prints_what_the_guide_shows(
+    command: str, output: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command is run as it stands, and ends well."""
+    program, *arguments = command.split()
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    shown = capsys.readouterr()
+    assert (program, shown.out, shown.err, caught.value.code) == ("wardwright", output, "", 0)
+
+
+@pytest.mark.parametrize("body", [body for language, _, body in BLOCKS if language == "python"])
+def test_the_python_of_the_guide_prints_what_it_says(
+    body: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands behind `#` in its last line is what comes out."""
+    names: dict[str, Any] = {}
+    exec(compile(body, str(GUIDE), "exec"), names)
+
+    assert capsys.readouterr().out.strip() == body.strip().rsplit("# ", 1)[1]
+
+
+def test_the_first_plan_is_short() -> None:
+    """Twenty lines are enough for containment and loops."""
+    assert len(next(body for _, name, body in BLOCKS if name == "plan.yaml").splitlines()) <= 20
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in POLICIES.iterdir()))
+def test_a_ready_made_plan_checks_cleanly_with_its_cases(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No problem, no warning, every case holds; and the guide speaks of it."""
+    plan = POLICIES / name / "plan.yaml"
+    with pytest.raises(SystemExit) as caught:
+        main(["check", str(plan), str(POLICIES / name)])
+
+    shown = capsys.readouterr()
+    assert (caught.value.code, shown.err) == (0, "")
+    assert re.search(r"(\d+) of \1 cases hold", shown.out)
+    assert f"(../examples/policies/{name}/plan.yaml)" in TEXT
+
+
+def test_every_rule_of_a_ready_made_plan_is_met_by_a_case() -> None:
+    """A rule that no case meets may as well be misspelt."""
+    unmet: list[str] = []
+    for plan_file in sorted(POLICIES.glob("*/plan.yaml")):
+        plan = compile_plan(load_config(plan_file))
+        met = {
+            finding.rule_id
+            for case in load_cases(plan_file.with_name("cases.yaml"))
+            for judged in play(plan, case).judged
+            for finding in judged.ruling.findings
+        }
+        unmet.extend(
+            f"{plan_file.parent.name}: {rule.id}"
+            for part in plan.models.values()
+            for rule in part.rules.rules
+            if rule.id not in met
+        )
+
+    assert unmet == []
+
+
+def test_every_link_of_the_guide_leads_somewhere() -> None:
+    """Pages and plans that are named are there."""
+    assert [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT) if not (GUIDE.parent / link).exists()] == []
