@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wardwright import compile_plan, govern
+from wardwright.config import parse_config
+from wardwright.history import Registers
 from wardwright.wire.linear import compile_foreign
 from wardwright.wire.schema import SchemaUnsupported, Work, check, check_text, examine
+from wardwright.wire.turn import CallItem, DeclaredTool, ResultItem, TextItem, Turn
 
 values = st.recursive(
     st.none()
@@ -240,3 +244,18 @@ def test_an_examined_schema_tells_all_that_is_wrong_with_it() -> None:
 def test_a_sound_schema_has_nothing_to_examine(schema: Any) -> None:
     """G10: what the check can use is never refused."""
     assert examine(schema) == []
+
+
+@pytest.mark.parametrize("schema", [doubled(30, "allOf"), {"required": 5}, {"pattern": "("}])
+def test_a_schema_that_cannot_be_checked_takes_no_request_down(schema: Any) -> None:
+    """G19: whether a failed call had valid arguments stays open when its schema cannot tell; the request is judged all the same."""
+    plan = compile_plan(
+        parse_config("governance:\n  - {id: r, kind: tool_selector, action: block, tool: {phase: argument_repair}}\n")
+    )
+    items = [
+        TextItem("user", "go"),
+        *(one for n in range(20) for one in (CallItem(f"c{n}", "t", '{"x": 1}'), ResultItem(f"c{n}", "bad", True))),
+    ]
+    turn = Turn("request", "chat_completions", "m", items, [DeclaredTool("t", "", schema)])
+    ruling, _ = govern(plan, Registers(key=b"k"), turn, 1)
+    assert (ruling.decision, [fact.source for fact in ruling.facts].count("tool_result")) == ("allow", 20)
