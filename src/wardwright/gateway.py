@@ -32,7 +32,6 @@ from wardwright.history.requests import (
     REQUESTS,
     RequestRecord,
     answered,
-    find,
     put,
 )
 from wardwright.policy.arbitrate import arbitrate
@@ -162,7 +161,7 @@ def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
             )
             if scope.changes or moved != scope.state.head:
                 deltas.append(ScopeDelta(scope.key, _kind(scope.kind), scope.state.version, moved, scope.changes))
-    return Delta(run.now, tuple(deltas), tuple(fact for fact in run.observed.facts if not fact.repeat))
+    return Delta(run.now, tuple(deltas), tuple([fact for fact in run.observed.facts if not fact.repeat]))
 
 
 def _kind(kind: str) -> ScopeKind:
@@ -254,7 +253,7 @@ def _record(run: Run, ruling: Ruling, through: bool) -> None:
             observed.repairing,
             _stripped(run, ruling),
         )
-        before = find(session.registers.get(REQUESTS), record.name)
+        before = observed.before
         if before is not None and before.turn == record.turn:
             # The same transcript twice, and no reply yet: whichever is answered first meets what either would.
             record = record._replace(

@@ -105,6 +105,8 @@ class Observed:
     """Bundles attached to them."""
     stripped: dict[str, str] = field(default_factory=dict[str, str])
     """Tools that the provider was not shown: raw name → id of the rule that took it away."""
+    before: RequestRecord | None = None
+    """Request: what is kept of the same transcript, when it came before."""
     turn: Turn | None = None
     key: bytes = b""
 
@@ -143,9 +145,11 @@ def _flatten(item: Item) -> str:
     if isinstance(item, TextItem):
         return f"t{len(item.role)}:{item.role}{len(item.text)}:{item.text}"
     if isinstance(item, CallItem):
-        return f"c{_sized(item.id, item.name, item.arguments)}"
+        call_id, name, text = item.id, item.name, item.arguments
+        return f"c{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}"
     if isinstance(item, ResultItem):
-        return f"r{item.is_error}{_sized(item.call_id, item.name, item.content)}"
+        call_id, name, text = item.call_id, item.name, item.content
+        return f"r{item.is_error}{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}"
     if isinstance(item, HostedCallItem):
         return f"h{item.server is None}{_sized(item.id, item.kind, item.server or '', item.name, item.arguments)}"
     if isinstance(item, HostedResultItem):
@@ -235,12 +239,19 @@ def _nameless(key: bytes, name: str, arguments: str) -> str:
     return text_digest(key, _sized(name, digest(key, arguments)))[:20]
 
 
-def _names(items: Sequence[Item], key: bytes) -> list[str]:
+def _names(items: Sequence[Item], key: bytes) -> Sequence[str]:
     """Per item the id of the call it is or answers; texts and hosted events have none.
 
     The same transcript always gives the same ids. A call that carries none is named by what it says and how often that was
     said; an id met before is another call, and results answer the calls of one id in turn.
     """
+    plain = [
+        item.id if isinstance(item, CallItem) else item.call_id if isinstance(item, ResultItem) else "-"
+        for item in items
+    ]
+    called = [item.id for item in items if isinstance(item, CallItem)]
+    if "" not in plain and len(called) == len(set(called)):
+        return plain
     names: list[str] = []
     met: set[str] = set()
     done: set[str] = set()
@@ -395,7 +406,7 @@ class Observer:
         seen.news_from, seen.news_turn = start, head.turn
         # What came since the last released reply, or with this very request before, is still to be judged.
         news_turn = head.turn if not known or head.news_turn == head.turn else head.turn + 1
-        before = find(session.registers.get(REQUESTS), whole)
+        before = seen.before = find(session.registers.get(REQUESTS), whole)
         if before is not None:
             news_turn = seen.news_turn = min(news_turn, before.news_turn)
             seen.news_from = max(start, before.news_from)
@@ -596,7 +607,11 @@ class Observer:
         ledger, head = session.ledger, session.head
         result_digest = text_digest(key, item.content)
         name = f"c:{call_id}"
-        called = seen.ledger.get(name) or ledger.get(name)
+        called = seen.ledger.get(name)
+        if called is None:
+            called = ledger.get(name)
+            if called is not None and call is not None and digest(key, call.arguments) != called.digest:
+                call = None  # not the arguments it was called with
         name = f"r:{call_id}"
         entry = seen.ledger.get(name) or ledger.get(name)
         marks: list[Mark] = []
@@ -608,8 +623,6 @@ class Observer:
         # The ledger knows which tool was called; a transcript that renames the call launders nothing.
         raw = called.raw_name if called is not None else call.name if call is not None else item.name
         raw = raw or "unknown"
-        if called is not None and call is not None and digest(key, call.arguments) != called.digest:
-            call = None  # not the arguments it was called with
         if entry is None:
             seen.ledger[name] = LedgerEntry("observed", raw, result_digest, head.turn)
         elif entry.digest != result_digest:
