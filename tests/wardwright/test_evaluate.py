@@ -16,6 +16,8 @@ from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
     Gate,
+    HostedCallItem,
+    HostedResultItem,
     Item,
     ResultItem,
     TextItem,
@@ -418,3 +420,84 @@ def test_states_that_expire_in_a_circle_keep_going_round() -> None:
     first = session.request(user("x")).states["default"]
     session.now += 20
     assert (first, session.request(user("y")).states["default"]) == ("a", "b")
+
+
+# what a provider was not shown
+
+
+@pytest.mark.parametrize("name", ["shell_exec", "SHELL_EXEC"])
+def test_a_tool_that_was_stripped_cannot_be_called(name: str) -> None:
+    """G12, G43: a model that calls it all the same is denied, by the rule that took it away."""
+    session = Session(rules("{id: s, kind: tool_selector, action: strip_tools, tool: {namespace: shell}}"))
+    session.request(user("x"), tools=[TOOL, SHELL])
+    ruling = session.reply(call("1", name), call("2", "calc"), tools=[TOOL])
+    assert [(one.status, one.rules) for one in ruling.calls] == [("deny_call", ("s",)), ("allow", ())]
+
+
+def test_a_stripped_tool_stays_denied_when_its_rule_is_gone() -> None:
+    """G12, G30: a change of plan between request and reply shows nothing to the provider after the fact."""
+    session = Session(rules("{id: s, kind: tool_selector, action: strip_tools, tool: {namespace: shell}}"))
+    session.request(user("x"), tools=[TOOL, SHELL])
+    session.plan = compile_plan(load_config(rules("{id: n, kind: tool_selector, action: annotate, tool: {name: zz}}")))
+    ruling = session.reply(call("1", "shell_exec"))
+    assert (ruling.rule_id, ruling.message) == (
+        "s",
+        "Tool shell.exec is not allowed here (rule 's'). Use another tool, or ask the operator for an exception.",
+    )
+
+
+# text
+
+GUARD = rules("{id: g, kind: request_guard, match: secret}")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        user("\uff53\uff45\uff43\uff52\uff45\uff54"),
+        user("se\u200bcr\u00adet"),
+        call("1", "w", '{"a":"s\\u0065cret"}'),
+        call("1", "w", '{"s\\u0065cret":[1]}'),
+    ],
+)
+def test_text_is_read_as_it_reads(item: Item) -> None:
+    """G11: full-width letters, characters that show nothing and JSON escapes do not hide a word."""
+    assert Session(GUARD).request(item).decision == "block"
+
+
+def test_a_word_split_between_blocks_of_an_answer_is_found() -> None:
+    """G11: the blocks of one answer are read on end."""
+    session = Session(rules("{id: g, kind: stream_guard, match: secret}"))
+    assert session.reply(said("a sec"), said("ret")).decision == "block"
+
+
+BUNDLED = (
+    "policy_bundles:\n  b:\n    - {id: n, kind: alert, match: old}\n    - {id: w, kind: request_guard, action: inject_reminder, text: Hm., match: old}\n"
+    "    - {id: r, kind: tool_selector, action: block, tool: {name: w, phase: result_interpretation}}\n"
+    + rules("{id: a, kind: request_guard, action: inject_reminder, text: Hi., match: x, attach_policy_bundle: b}")
+)
+
+
+def test_a_bundle_alerts_once_for_one_text() -> None:
+    """G11, G25: what a bundle has read in the last request is no news in the next; its other rules hold while the text is there."""
+    session = Session(BUNDLED)
+    first = session.request(user("x old"))
+    session.reply(said("k"))
+    then = session.request(user("x old"), said("k"), user("new"))
+    assert [(len(one.alerts), one.reminders) for one in (first, then)] == [(1, ("Hi.", "Hm.")), (0, ("Hi.", "Hm."))]
+
+
+def test_a_bundle_judges_the_results_of_its_request() -> None:
+    """G25: a result that a tool run by us gives is judged by the bundles of the request that led to it."""
+    session = Session(BUNDLED)
+    session.request(user("x"))
+    session.reply(call("1", "w"))
+    assert session.go("result", [call("1", "w"), result("1")]).decision == "block"
+
+
+def test_hosted_calls_are_calls() -> None:
+    """G11: a budget of calls counts what a provider runs, too."""
+    session = Session(rules("{id: b, kind: budget, action: deny_call, limits: {calls: 2}}"))
+    session.reply(HostedCallItem("1", "web_search", "{}"), HostedResultItem("1", "web_search", "x"), said("k"))
+    session.reply(HostedCallItem("2", "web_search", "{}"), said("k"))
+    assert session.reply(call("3", "w")).decision == "deny_call"

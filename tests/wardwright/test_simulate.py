@@ -199,8 +199,8 @@ def test_the_phase_surface_says_which_calls_it_costs() -> None:
     rows = simulate(plan(SURFACE), read_transcript(talk), surface="phase").surface
 
     assert [(row.phase, row.phase_scoped, row.called, row.blocked) for row in rows] == [
-        ("planning", ("browser_open", "shell_exec"), ("mail_send",), ("mail_send",)),
-        ("result_interpretation", ("browser_open",), ("browser_open",), ()),
+        # A call to what was taken away is denied, and the model asked again: the next answer is to the same request.
+        ("planning", ("browser_open", "shell_exec"), ("mail_send", "browser_open"), ("mail_send",)),
         ("result_interpretation", ("browser_open",), ("shell_exec",), ("shell_exec",)),
     ]
     assert {row.all for row in rows} == {("mail_send", "browser_open", "shell_exec")}

@@ -376,7 +376,7 @@ def _roles_of(rule: Rule) -> Iterable[tuple[int, Matcher, bool]]:
         yield AFTER, rule.after, denying
 
 
-ANY_CALL: Final = Matcher(source=("assistant_tool_call",))
+ANY_CALL: Final = Matcher(source=("assistant_tool_call", "provider_event"), phase=("planning",))
 
 
 def _text_sets(rules: Sequence[TextRule]) -> tuple[TextSet, ...]:

@@ -17,8 +17,12 @@ Invariants (tests cite the numbers):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
+
+import orjson
 
 from wardwright.catalog import compile_glob, fold
 from wardwright.facts import ToolFact, tool_context
@@ -40,6 +44,7 @@ from wardwright.policy.compile import (
 )
 from wardwright.policy.matching import UNREADABLE, arguments_of, fits
 from wardwright.policy.rules import (
+    Action,
     ActionName,
     AllowedTools,
     ArgumentSchema,
@@ -72,6 +77,11 @@ REFUSING: Final[frozenset[str]] = frozenset({"block", "deny_call", "require_appr
 HAPPENED: Final[frozenset[str]] = frozenset({"assistant_tool_call", "tool_result", "provider_event"})
 """Events that can end a sequence or a state unless `source` names others."""
 MADE_UP: Final[frozenset[str]] = frozenset({"forged", "altered", "result_for_denied_call"})
+UNSEEN: Final[re.Pattern[str]] = re.compile(
+    "[\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164"
+    "\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufff8\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff]"
+)
+"""Characters that Unicode calls default-ignorable: between the letters of a word they are not seen."""
 TRIPPED: Final = "!"
 OVERFLOW: Final = "*"
 META: Final = "@"
@@ -454,7 +464,7 @@ def evaluate(run: Run) -> None:
     observed = run.observed
     gate = run.gate
     run.facts = (*observed.facts, *_surface(observed)) if gate == "request" else tuple(observed.facts)
-    if gate == "reply":
+    if gate != "request":
         for name in observed.bundles:
             if name in run.plan.bundles:
                 run.attached.append(name)
@@ -516,6 +526,9 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
     machines = len(run.plan.machines)
     allowed = [rule for rules in rulesets for rule in rules.allowed]
     considered = run.considered
+    stripped: dict[str, str] = {}
+    if gate == "reply" and observed.stripped and rulesets[0] is run.plan.rules:
+        stripped = {fold(name): rule_id for name, rule_id in observed.stripped.items()}
     for index, fact in enumerate(facts):
         while next_turn < len(user_turns) and user_turns[next_turn] <= index:
             run.users += 1
@@ -544,6 +557,8 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
         if gate == "reply" and allowed and fact.phase != "result_interpretation":
             for rule in allowed:
                 _guarded(run, rule, index, _allowed_call)
+        if stripped and fact.source == "assistant_tool_call" and fold(fact.raw_name) in stripped:
+            _withdrawn(run, stripped[fold(fact.raw_name)], index)
         if run.moves or run.settling:
             run.settle(index)
     while next_turn < len(user_turns):
@@ -584,8 +599,42 @@ def _readable(item: Any) -> tuple[str, str]:
     if isinstance(item, ResultItem):
         return "tool", item.content
     if isinstance(item, CallItem):
-        return "assistant", item.arguments
-    return "tool", getattr(item, "content", "") or getattr(item, "arguments", "")
+        return "assistant", _decoded(item.arguments)
+    return "tool", getattr(item, "content", "") or _decoded(getattr(item, "arguments", ""))
+
+
+def _decoded(arguments: str) -> str:
+    """Arguments, and behind them what their escapes stand for, where they have some."""
+    if "\\" not in arguments:
+        return arguments
+    try:
+        waiting: list[Any] = [orjson.loads(arguments)]
+    except (ValueError, RecursionError):
+        return arguments
+    texts = [arguments]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, list):
+            waiting.extend(reversed(cast("list[Any]", value)))
+        elif isinstance(value, dict):
+            entries = cast("dict[str, Any]", value)
+            waiting.extend(one for pair in reversed(entries.items()) for one in reversed(pair))
+    return "\n".join(texts)
+
+
+def _forms(texts: Iterable[str]) -> Iterator[str]:
+    """Every text as it is, and as it reads: compatibility forms made plain, characters that show nothing left out."""
+    for text in texts:
+        yield text
+        if text.isascii():
+            continue
+        plain = unicodedata.normalize("NFKC", text)
+        if UNSEEN.search(plain):
+            plain = UNSEEN.sub("", plain)
+        if plain != text:
+            yield plain
 
 
 def _texts(run: Run, rules: RuleSet) -> None:
@@ -594,8 +643,17 @@ def _texts(run: Run, rules: RuleSet) -> None:
         return
     head, observed = run.session.state.head, run.observed
     main = rules is run.plan.rules
-    known = observed.known if main and head.text_rules == rules.text_hash else 0
-    old = set(head.text_hits) if known else set[str]()
+    register: RegisterKey = ("texts", rules.text_hash)
+    known = 0
+    old: set[str] = set()
+    if main:
+        if head.text_rules == rules.text_hash and observed.known:
+            known, old = observed.known, set(head.text_hits)
+    elif observed.known:
+        # A bundle remembers by itself what it has read, while it is attached to request after request.
+        digest, *hits_before = run.session.get(register) or ("",)
+        if digest == head.prefix_digest:
+            known, old = observed.known, set(cast("list[str]", hits_before))
     items = run.turn.items[known:] if known else run.turn.items
     texts = [_readable(item) for item in items]
     hits: set[str] = set()
@@ -612,12 +670,14 @@ def _texts(run: Run, rules: RuleSet) -> None:
                 _guarded(run, rule, -1, _plain)
     if main:
         run.text_hits = tuple(sorted(hits | old))
+    else:
+        run.session.put(register, (observed.transcript_digest, *sorted(hits | old)))
 
 
 def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> list[Any]:
     roles = one.roles
     try:
-        found = one.patterns.search_all(text for role, text in texts if role in roles)
+        found = one.patterns.search_all(_forms(text for role, text in texts if role in roles))
     except Exception as error:  # noqa: BLE001
         # INVARIANT: E3, a search that fails blocks, naming every rule it was for.
         for rule in one.rules:
@@ -628,6 +688,9 @@ def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> list[An
 
 def _reply_texts(run: Run, rules: RuleSet) -> None:
     texts = [("assistant", item.text) for item in run.turn.items if isinstance(item, TextItem)]
+    if len(texts) > 1:
+        # Blocks of one answer are read on end: a word may be split between them.
+        texts.append(("assistant", "".join(text for _, text in texts)))
     for one in rules.reply_texts:
         for rule in _search(run, one, texts):
             _guarded(run, rule, -1, _plain)
@@ -757,6 +820,23 @@ def _allowed_call(run: Run, rule: AllowedTools, index: int) -> None:
         return
     if not listed(rule, fact):
         run.act(rule, index, _evidence(run, rule, [fact]), "block" if rule.surface == "block" else "deny_call")
+
+
+def _withdrawn(run: Run, rule_id: str, index: int) -> None:
+    """A call to a tool that was taken from the request: a model may know the name from elsewhere."""
+    if any(finding.rule_id == rule_id and index in finding.facts for finding in run.findings):
+        return
+    found = [one.by_id[rule_id] for one in (run.plan.rules, *run.plan.bundles.values()) if rule_id in one.by_id]
+    fact = run.observed.facts[index]
+    finding = Finding(rule_id, "tool_selector", Action("strip_tools"), "deny_call", "", facts=(index,))
+    if found:
+        rule = found[0]
+        finding.kind, finding.action, finding.message = rule.kind, rule.action, rule.message
+        finding.priority, finding.order, finding.bundle = rule.priority, rule.order, rule.bundle
+    finding.call_id = fact.tool_call_id
+    finding.evidence = {"withdrawn": True}
+    run.findings.append(finding)
+    run.refused.add(index)
 
 
 # counting
