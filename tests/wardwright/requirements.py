@@ -65,7 +65,7 @@ ELSEWHERE = {
     "G63": "HTTP",
     "G64": "keys, overload, erasure as a service",
 }
-"""Numbers that belong to other parts of the gateway. G2 and G27 have a part there too: how streams are released, how calls are spliced."""
+"""Numbers that belong to other parts of the gateway."""
 
 PROBLEMS = {
     "Write hardening": ("write hardening", "seed/write_hardening"),
@@ -130,6 +130,10 @@ def page() -> str:
     lines += [f"| {title} | {_links(telling(title, told))} |" for title in PROBLEMS]
     others = "; ".join(f"{number} {title}" for number, title in ELSEWHERE.items())
     lines += ["", f"Shown with other parts of the gateway: {others}.", ""]
+    lines += [
+        "How streams are released (G2), denied calls spliced (G27) and refusals sent (G34) belongs there too.",
+        "",
+    ]
     return "\n".join(lines)
 
 

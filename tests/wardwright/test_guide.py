@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from wardwright import compile_plan, load_config, receipts
 from wardwright.cases import load_cases, play
 from wardwright.cli import main
+from wardwright.errors import ConfigError
 from wardwright.history import Delta
+from wardwright.in_process import GovernancePolicy
 from wardwright.simulate import read_transcript, simulate
 from wardwright.store import SqliteStore
 
@@ -98,6 +101,19 @@ def test_a_ready_made_plan_checks_cleanly_with_its_cases(name: str, capsys: pyte
     assert (caught.value.code, shown.err) == (0, "")
     assert re.search(r"(\d+) of \1 cases hold", shown.out)
     assert f"(../examples/policies/{name}/plan.yaml)" in TEXT
+
+
+def test_the_plans_said_to_serve_in_process_do() -> None:
+    """Those the guide names load as policies of the runtime; the others hold a rule that only a gateway can keep."""
+    serving: set[str] = set()
+    for plan in POLICIES.glob("*/plan.yaml"):
+        with suppress(ConfigError):
+            GovernancePolicy.from_yaml(plan)
+            serving.add(plan.parent.name)
+
+    named = re.search(r"Of the five plans above, (.*?) serve in process", TEXT, re.DOTALL)
+    assert named is not None
+    assert set(re.split(r", |\s+and\s+", named[1])) == serving
 
 
 def test_every_rule_of_a_ready_made_plan_is_met_by_a_case() -> None:

@@ -95,7 +95,7 @@ def recorded(case: Case) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize(
     ("path", "case"),
-    [param for param in STORIES if recorded(param.values[1]) is not None],  # type: ignore[arg-type]
+    [param for param in STORIES if recorded(param.values[1]) is not None],
 )
 def test_a_story_is_simulated_as_it_is_played(path: Path, case: Case) -> None:
     """G51, G1: the recorded conversation comes to the ruling of the story, and nothing is left behind."""
@@ -170,7 +170,7 @@ def serve(
         if tries == 1:
             meanwhile()
         made = receipts.build(
-            f"{turn.items[0].id}-{tries}",  # type: ignore[union-attr]
+            f"{ruling.facts[0].tool_call_id}-{tries}",
             [Judged(turn, ruling, tries)],
             Outcome("released" if passes(ruling) else "blocked"),
             receipts.rules_of(governing.models["default"]),
