@@ -377,6 +377,11 @@ def test_an_exception_that_has_run_out_is_told_when_the_time_is_known() -> None:
             "has no effect: this rule is about no single tool; except a caller instead",
         ),
         (
+            "governance:\n  - {id: r, kind: tool_loop_threshold, action: switch_model, target_model: m, threshold: 2, tool: {name: a*},"
+            " exceptions: [{expires: 2090-01-01, tool: {name: ab}}]}\n",
+            "does not lift the route of later requests while the count stands; except a caller for that",
+        ),
+        (
             "state_machine: {initial_state: a, states: [{id: a, expires_ms: 5}]}\n",
             "an initial state expires only after a rule has entered it, not from the start of a session",
         ),

@@ -820,13 +820,7 @@ class _Compiler:
         rule = _READERS[kind](self, node, given, shared)
         if rule is None:
             return None
-        if isinstance(rule, (TextRule, StructuredOutput)) or (isinstance(rule, Budget) and "calls" not in rule.limits):
-            for child in given["exceptions"].entries() if "exceptions" in given else ():
-                if "tool" in child.items():
-                    problems.warn(
-                        child.items()["tool"],
-                        "has no effect: this rule is about no single tool; except a caller instead",
-                    )
+        self._idle_exceptions(rule, given)
         key = _hash(_counted(rule))
         self.keys[key] = number = self.keys.get(key, 0) + 1
         if number > 1:
@@ -911,6 +905,18 @@ class _Compiler:
                 problems.error(given["strip"], "must not be an empty list")
         channel = problems.text(given["channel"]) if "channel" in given else ""
         return Action(name, routes, target, bundle, text, pattern, controls, channel, to, strip)
+
+    def _idle_exceptions(self, rule: Rule, given: Mapping[str, Node]) -> None:
+        """An exception by tool lifts findings about that tool; what is found about a whole gate stands."""
+        if isinstance(rule, (TextRule, StructuredOutput)) or (isinstance(rule, Budget) and "calls" not in rule.limits):
+            message = "has no effect: this rule is about no single tool; except a caller instead"
+        elif isinstance(rule, LoopThreshold) and rule.action.name in ROUTING:
+            message = "does not lift the route of later requests while the count stands; except a caller for that"
+        else:
+            return
+        for child in given["exceptions"].entries() if "exceptions" in given else ():
+            if "tool" in child.items():
+                self.problems.warn(child.items()["tool"], message)
 
     def _exceptions(self, node: Node) -> tuple[Exemption, ...]:
         problems = self.problems

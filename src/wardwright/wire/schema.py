@@ -20,8 +20,12 @@ from wardwright.wire.linear import BadPattern, Pattern, compile_foreign
 
 MAX_DEPTH: Final = 64
 MAX_PROBLEMS: Final = 50
+MIN_STEPS: Final = 10_000
 MAX_STEPS: Final = 30_000
-"""What checks that share a `Work` may cost together; a step is one schema met by one value, or about as much elsewhere."""
+"""What one check may cost: the least, more for longer texts, up to the most. A step is one schema met by one value, or about as
+much elsewhere: some microseconds."""
+SHARED_STEPS: Final = 3_000
+"""What checks that share a `Work` may cost together."""
 MAX_PATTERNS: Final = 32
 """Different regular expressions that checks may use together: compiling one costs thousands of steps."""
 MAX_SHOWN: Final = 80
@@ -46,12 +50,12 @@ _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
 
 
 class Work:
-    """What is left to spend. Lives for one check, or for all the checks of one turn when they are given the same."""
+    """What is left to spend. Lives for one check, or for all the checks that are given it."""
 
     __slots__ = ("left", "patterns")
 
-    def __init__(self) -> None:
-        self.left = MAX_STEPS
+    def __init__(self, steps: int = SHARED_STEPS) -> None:
+        self.left = steps
         self.patterns: set[str] = set()
 
     def spend(self, steps: int) -> None:
@@ -62,17 +66,20 @@ class Work:
     def pattern(self, text: Any) -> Pattern:
         if not isinstance(text, str):
             raise SchemaUnsupported("a pattern must be text")
-        self.patterns.add(text)
-        if len(self.patterns) > MAX_PATTERNS:
-            raise SchemaUnsupported("the schema has too many patterns")
         try:
-            return compile_foreign(text)
+            compiled = compile_foreign(text)
         except BadPattern as error:
             raise SchemaUnsupported(f"pattern '{_short(text)}' cannot be checked: {_short(str(error))}") from error
+        if text not in self.patterns:
+            if len(self.patterns) >= MAX_PATTERNS:
+                raise SchemaUnsupported("the schema has too many patterns")
+            self.patterns.add(text)
+            self.spend(compiled.programsize // 8)
+        return compiled
 
     def found(self, pattern: Pattern, text: str) -> bool:
         # A big pattern can visit every one of its instructions at every character.
-        self.spend(1 + len(text) * pattern.programsize // 512)
+        self.spend(1 + len(text) * pattern.programsize // 1024)
         return pattern.search(text) is not None
 
 
@@ -80,7 +87,7 @@ def check(value: Any, schema: Any, work: Work | None = None) -> list[str]:
     """Every way `value` breaks `schema`, each with its path. Empty: it holds."""
     problems: list[str] = []
     try:
-        _Check(schema, problems, work or Work()).visit(value, schema, "$", 0)
+        _Check(schema, problems, work or Work(MAX_STEPS)).visit(value, schema, "$", 0)
     except RecursionError as error:
         raise SchemaUnsupported("the value nests too deeply") from error
     return problems[:MAX_PROBLEMS]
@@ -99,7 +106,7 @@ def check_text(text: str, schema: Any, work: Work | None = None) -> list[str]:
         value: Any = orjson.loads(text) if text.strip() else cast("dict[str, Any]", {})
     except orjson.JSONDecodeError as error:
         return [f"$: not valid JSON: {error}"]
-    return check(value, schema, work)
+    return check(value, schema, work or Work(min(MAX_STEPS, MIN_STEPS + len(text) // 4)))
 
 
 def _part(rules: Mapping[str, Any], keyword: str, kind: type[T], default: T) -> T:
@@ -162,8 +169,7 @@ class _Check:
             return
         if "enum" in rules:
             options = _part(rules, "enum", list, _NONE)
-            self.work.spend(len(options) // 16)
-            if not any(self.same(value, entry) for entry in options):
+            if not self.listed(value, options):
                 self.work.spend(1 + min(len(options), MAX_PROBLEMS) // 4)
                 self.say(path, f"must be one of: {_listed(options)}")
         if "const" in rules and not self.same(value, rules["const"]):
@@ -219,6 +225,13 @@ class _Check:
             )
         return bool(left == right)
 
+    def listed(self, value: Any, options: list[Any]) -> bool:
+        if isinstance(value, str):
+            self.work.spend(len(options) // 16 + len(options) * len(value) // 16_384)
+            return value in options
+        self.work.spend(len(options) // 4)
+        return any(self.same(value, entry) for entry in options)
+
     def typed(self, value: Any, wanted: Any) -> bool:
         names = cast("list[Any]", wanted) if isinstance(wanted, list) else [wanted]
         if len(names) > len(_TYPES) + 2:
@@ -242,7 +255,7 @@ class _Check:
         work = self.work
         properties = _part(rules, "properties", dict, _NOTHING)
         required = _part(rules, "required", list, _NONE)
-        work.spend(len(required) // 16)
+        work.spend(len(required) // 4)
         for key in required:
             if not isinstance(key, str):
                 raise SchemaUnsupported("'required' must be an array of texts")
@@ -279,7 +292,7 @@ class _Check:
             work.spend(1)
             if key in value:
                 others = _part({"dependentRequired": needed}, "dependentRequired", list, _NONE)
-                work.spend(len(others) // 16)
+                work.spend(len(others) // 4)
                 for other in others:
                     if not isinstance(other, str):
                         raise SchemaUnsupported("'dependentRequired' must hold arrays of texts")
@@ -394,7 +407,7 @@ def _examine(
 
 def _stumbles(root: Any, keyword: str, entry: Any) -> str:
     """Why a check would give up at this keyword; empty when it would not."""
-    check = _Check(root, [], Work())
+    check = _Check(root, [], Work(MAX_STEPS))
     try:
         if keyword == "$ref":
             check.resolve(entry)
