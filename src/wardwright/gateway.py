@@ -206,6 +206,7 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
             observed.transcript_digest,
             observed.news_from,
             observed.news_turn,
+            old.turn,
             _changed(old, observed),
         )
     if run.gate == "result":

@@ -172,6 +172,7 @@ def test_asking_for_another_answer_meets_the_same_route() -> None:
     session.request(*IMPORTED)
     session.reply(said("ok"), target="strict")
     assert session.request(*IMPORTED).route.model == "strict"
+    assert session.request(*IMPORTED, user("well?")).route.model == "strict"
 
 
 def test_what_was_answered_is_behind() -> None:

@@ -91,6 +91,8 @@ class Head(NamedTuple):
     """Where the items of the last released request began that no reply had answered …"""
     news_turn: int = 0
     """… and the turn since which they had come."""
+    asked_turn: int = -1
+    """The turn in which the last request passed: no reply has been released since while that is still the turn."""
     changed: tuple[str, ...] = ()
     """Raw names of tools whose definition changed with a request that no released reply has answered yet."""
 

@@ -188,7 +188,7 @@ def _start(items: Sequence[Item], head: Head, known: int) -> int:
     if not known:
         return 0
     start = min(known, _tail(items))
-    if known == len(items) or head.news_turn == head.turn:
+    if known == len(items) or head.asked_turn == head.turn:
         # The same request again, or nothing was released since: what was news then is still what the model is asked to read.
         start = min(start, head.news_from)
     return start
@@ -403,9 +403,10 @@ class Observer:
         seen.retry = head.last_digest == whole
         self._pin(session, seen)
         start = _start(items, head, known)
-        seen.news_from, seen.news_turn = start, head.turn
         # What came since the last released reply, or with this very request before, is still to be judged.
-        news_turn = head.turn if not known or head.news_turn == head.turn else head.turn + 1
+        waiting = head.asked_turn == head.turn
+        news_turn = head.news_turn if waiting else head.turn if not known else head.turn + 1
+        seen.news_from, seen.news_turn = start, min(news_turn, head.turn)
         before = seen.before = find(session.registers.get(REQUESTS), whole)
         if before is not None:
             news_turn = seen.news_turn = min(news_turn, before.news_turn)
