@@ -154,6 +154,29 @@ def test_activating_a_plan_wipes_nothing_and_reaches_every_process(tmp_path: Pat
         two.close()
 
 
+def test_counters_survive_a_restart(tmp_path: Path) -> None:
+    """G30: what was counted before the process ended counts after it begins anew."""
+    rulings: list[str] = []
+    for at in range(3):
+        store = SqliteStore(tmp_path / "s.db", upkeep=False)
+        rulings.append(serve(store, plan(LOOP), reply("mail.send", at=at))[0].decision)
+        store.close()
+
+    assert rulings == ["allow", "allow", "deny_call"]
+
+
+def test_a_known_call_leads_back_to_its_session(tmp_path: Path) -> None:
+    """G20: whatever a header says, a call that passed belongs to the session whose ledger holds it, within its tenant."""
+    store = SqliteStore(tmp_path / "s.db", upkeep=False)
+    try:
+        serve(store, plan(LOOP), reply("mail.send", at=1))
+
+        assert store.sessions_of("acme", ["mail.send-1", "never"]) == {"mail.send-1": scope_key("session_id", CALLER)}
+        assert store.sessions_of("other", ["mail.send-1"]) == {}
+    finally:
+        store.close()
+
+
 # writers that meet
 
 
