@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ NAME = re.compile(r"[a-z0-9_-]{1,64}")
 WIDE = re.compile(r"^(?:governance|policy_bundles\.(?P<bundle>[^\[]+))\[(?P<index>\d+)\]")
 
 
+@cache
 def kept_in_process(path: Path) -> str:
     """The plan as YAML, without the rules that only a gateway can keep."""
     plan: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))

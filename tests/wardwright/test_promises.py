@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ LOOP = (
 )
 
 
+@cache
 def plan_of(path: Path) -> Plan:
     return compile_plan(load_config(path.with_suffix(".plan.yaml")))
 
