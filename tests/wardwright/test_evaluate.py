@@ -501,3 +501,55 @@ def test_hosted_calls_are_calls() -> None:
     session.reply(HostedCallItem("1", "web_search", "{}"), HostedResultItem("1", "web_search", "x"), said("k"))
     session.reply(HostedCallItem("2", "web_search", "{}"), said("k"))
     assert session.reply(call("3", "w")).decision == "deny_call"
+
+
+# what a change of plan keeps
+
+
+def loop(rule_id: str, threshold: int, tool: str = "name: w", action: str = "deny_call", more: str = "") -> str:
+    return f"{{id: {rule_id}, kind: tool_loop_threshold, action: {action}, threshold: {threshold}, tool: {{{tool}}}{more}}}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([loop("deny", 3)], [loop("note", 9, action="annotate"), loop("deny", 3)]),
+        ([loop("deny", 3)], [loop("soon", 9), loop("deny", 3)]),
+        ([loop("deny", 3)], [loop("deny", 3, tool="name: [W]")]),
+        ([loop("deny", 5, more=", within: {turns: 50}")], [loop("deny", 3, more=", within: {turns: 50}")]),
+    ],
+    ids=["a note before it", "a twin before it", "written differently", "a lower threshold in a window"],
+)
+def test_a_plan_change_keeps_the_count(first: list[str], second: list[str]) -> None:
+    """G30: what still applies goes on counting from where it was."""
+    session = Session(rules(*first))
+    session.reply(call("1", "w"))
+    session.reply(call("2", "w"))
+    session.plan = compile_plan(load_config(rules(*second)))
+    assert session.reply(call("3", "w")).rule_id == "deny"
+
+
+def test_twins_count_once() -> None:
+    """G15, G30: two rules over one register each see the true count, in any order and with any threshold."""
+    for window in ("", ", within: {turns: 50}"):
+        session = Session(rules(loop("late", 4, more=window), loop("soon", 2, more=window)))
+        found = [session.reply(call(str(number), "w")).calls[0].rules for number in range(4)]
+        assert found == [(), ("soon",), ("soon",), ("late", "soon")]
+
+
+def test_twin_budgets_spend_once() -> None:
+    """G11, G30: what is used is used once, whoever watches."""
+    twin = "{{id: {}, kind: budget, action: deny_call, limits: {{calls: {}}}, tool: {{name: w}}}}"
+    session = Session(rules(twin.format("a", 3), twin.format("b", 2)))
+    found = [session.reply(call(str(number), "w")).decision for number in range(3)]
+    assert found == ["allow", "allow", "deny_call"]
+
+
+def test_a_route_of_a_twin_binds_at_its_own_threshold() -> None:
+    """G12, G15: a loop that refuses early does not bind the route of one that waits longer."""
+    more = ", target_model: big"
+    session = Session(rules(loop("soon", 1, action="alert_async"), loop("route", 2, action="switch_model", more=more)))
+    session.reply(call("1", "w"), target="big")
+    before = session.request(user("x")).route.model
+    session.reply(call("2", "w"), target="big")
+    assert (before, session.request(user("x"), said("y")).route.model) == ("", "big")

@@ -552,7 +552,6 @@ class _Compiler:
         self.machines: dict[str, Machine] = {}
         self.retention: dict[str, int] = {}
         self.bundle_nodes: dict[str, Node] = {}
-        self.keys: dict[str, int] = {}
         self.entered: set[tuple[str, str]] = set()
         self.catalog = Catalog([default_entries()])
 
@@ -737,7 +736,7 @@ class _Compiler:
                 seen.setdefault(named.value, child.line)
             if rule is not None and len(problems.errors) == before:
                 rules.append(rule)
-        return rules
+        return _sharing(rules)
 
     def _bundle_of(self, rule_id: str) -> tuple[str, str]:
         """The bundle and the rule in it that this id would name on a receipt."""
@@ -821,12 +820,7 @@ class _Compiler:
         if rule is None:
             return None
         self._idle_exceptions(rule, given)
-        key = _hash(_counted(rule))
-        self.keys[key] = number = self.keys.get(key, 0) + 1
-        if number > 1:
-            # Two rules that count the same must not count twice into one register.
-            key = f"{key}#{number}"
-        return replace(rule, key=key)
+        return replace(rule, key=_hash(_counted(rule)))
 
     def _action_name(self, rule: Mapping[str, Node], kind: RuleKind, spec: KindSpec) -> ActionName:
         problems = self.problems
@@ -1155,26 +1149,67 @@ def _apart(left: Rule, right: Rule) -> bool:
     return left.action.name == right.action.name == "switch_model" and left.action == right.action
 
 
-def _described(matcher: Matcher | None) -> Any:
-    return None if matcher is None else matcher.described
+def _normal(matcher: Matcher | None) -> Any:
+    """What a matcher asks for, however it was written."""
+    if matcher is None:
+        return None
+    words = [
+        sorted({fold(glob) for glob in matcher.namespace}),
+        sorted({fold(glob) for glob in matcher.name}),
+        *(
+            sorted(set(given))
+            for given in (
+                matcher.risk_class,
+                matcher.phase,
+                matcher.source,
+                matcher.result_status,
+                matcher.confidence,
+                matcher.execution_location,
+                matcher.mark,
+                matcher.trust,
+            )
+        ),
+    ]
+    return [words, sorted(predicate.words for predicate in matcher.arguments), _normal(matcher.negated)]
 
 
 def _counted(rule: Rule) -> list[Any]:
-    """What a rule's registers depend on: not its id, message, action or priority."""
-    shared: list[Any] = [rule.kind, rule.scope]
+    """What a rule's registers depend on: not its id, message, action, priority or threshold."""
+    shared: list[Any] = [rule.kind, rule.scope, rule.bundle]
     if isinstance(rule, LoopThreshold):
-        window = _windowed(rule.window)
-        return [*shared, _described(rule.tool), rule.equal, window, rule.threshold if window else None]
+        return [*shared, _normal(rule.tool), rule.equal, _windowed(rule.window)]
     if isinstance(rule, HistoryThreshold):
-        window = _windowed(rule.window)
-        return [*shared, _described(rule.tool), window, rule.threshold if window else None]
+        return [*shared, _normal(rule.tool), _windowed(rule.window)]
     if isinstance(rule, ToolSequence):
-        return [*shared, _described(rule.after), _described(rule.then), rule.machine]
+        until = rule.until
+        ends = None if until is None else [until.state, _normal(until.tool), until.user_turn, until.clean_turn]
+        return [*shared, _normal(rule.after), _normal(rule.then), rule.machine, ends]
     if isinstance(rule, Budget):
-        return [*shared, _described(rule.tool), sorted(rule.limits), _windowed(rule.window)]
+        return [*shared, _normal(rule.tool), sorted(rule.limits), _windowed(rule.window)]
     if isinstance(rule, TextRule):
-        return [*shared, rule.match, rule.roles, rule.ignore_case]
+        return [*shared, rule.match, sorted(rule.roles), rule.ignore_case]
     return [*shared, rule.id]
+
+
+def _sharing(rules: Sequence[Rule]) -> list[Rule]:
+    """Rules that count the same share one register, counted once; it keeps what the most demanding of them needs.
+
+    Doubt counts for those that deny only, so beside such a rule the others count for themselves."""
+    groups: dict[str, list[Rule]] = {}
+    for rule in rules:
+        groups.setdefault(rule.key, []).append(rule)
+    found: list[Rule] = []
+    for rule in rules:
+        group = groups[rule.key]
+        denying = rule.action.name in DENYING
+        alike = [one for one in group if (one.action.name in DENYING) == denying]
+        key = rule.key if denying or len(alike) == len(group) else f"{rule.key}~"
+        if isinstance(rule, (LoopThreshold, HistoryThreshold)):
+            demands = [one.threshold for one in alike if isinstance(one, (LoopThreshold, HistoryThreshold))]
+            # One more than the largest, so that the count before the last event can be told too.
+            rule = replace(rule, kept=max(demands) + (len(alike) > 1), shared=len(alike) > 1)
+        found.append(replace(rule, key=key))
+    return found
 
 
 def _windowed(window: Window | None) -> list[int | None] | None:

@@ -32,6 +32,7 @@ from wardwright.policy.compile import (
     CALLS,
     HISTORY,
     LOOP,
+    ROUTING,
     SCHEMA,
     SELECT,
     THEN,
@@ -58,7 +59,7 @@ from wardwright.policy.rules import (
     ToolSequence,
 )
 from wardwright.policy.states import enter, holding, successor
-from wardwright.policy.windows import Position, count, push, reached, within
+from wardwright.policy.windows import Position, count, push, reached, within, without_last
 from wardwright.wire.schema import check_text
 from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn
 
@@ -70,6 +71,8 @@ RESERVATION_MS: Final = 600_000
 """How long a request may hold what it set aside without a reply."""
 MAX_RESERVATIONS: Final = 64
 CROWD: Final = "*"
+MAX_TRIPPED: Final = 7
+"""Other thresholds over one register that are remembered as crossed."""
 
 ONCE: Final[frozenset[ActionName]] = frozenset({"alert_async", "annotate"})
 """Actions taken once per crossing of a threshold; and for new text only."""
@@ -354,6 +357,8 @@ class Run:
         scope = self.scopes[rule.scope]
         if isinstance(rule, Budget):
             key: RegisterKey = (rule.key, "calls")
+            if not self.first(key, index):
+                return
             value = spend(scope.get(key), rule, 1, self.now)
         else:
             key = (rule.key, "")
@@ -868,14 +873,25 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
             head = scope.state.head
             since = head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
             scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], cast("int", meta[1]) + 1, *meta[2:]))
+    if window is None and not rule.shared and counts:
+        # By far the most frequent form, and nearly always far from its threshold.
+        total = 1 if value is None else cast("int", value[0]) + 1
+        if total < rule.threshold:
+            scope.changes[key] = (total,)
+            return
     at = run.at(scope, index)
-    before = reached(value, window, rule.threshold, at)
-    if counts:
-        value = push(value, window, rule.threshold, at)
-        scope.changes[key] = value
+    if counts and rule.shared and value is not None and not run.first(key, index):
+        earlier = reached(without_last(value, window), window, rule.threshold, at)
+    else:
+        earlier = reached(value, window, rule.threshold, at)
+        if counts:
+            if rule.shared and value is None:
+                run.first(key, index)
+            value = push(value, window, rule.kept or rule.threshold, at)
+            scope.changes[key] = value
     if not reached(value, window, rule.threshold, at):
         return
-    if rule.action.name in ONCE and before:
+    if rule.action.name in ONCE and earlier:
         return
     total = count(value, window, at)
     if op.acts:
@@ -890,8 +906,11 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
         if key[1] == OVERFLOW:
             evidence["overflow"] = True
         run.act(rule, index, evidence)
-    if rule.action.name not in ONCE and counts:
-        scope.put((rule.key, TRIPPED), (total, *at))
+    if counts and rule.action.name in ROUTING:
+        flat = scope.get((rule.key, TRIPPED)) or ()
+        others = [flat[one : one + 5] for one in range(0, len(flat), 5) if flat[one] != rule.threshold]
+        kept = [scalar for one in others[-MAX_TRIPPED:] for scalar in one]
+        scope.put((rule.key, TRIPPED), (*kept, rule.threshold, total, *at))
 
 
 def _sweep(run: Run, rule: LoopThreshold, scope: ScopeRun, meta: RegisterValue, index: int) -> RegisterValue:
@@ -927,20 +946,23 @@ def _bound(run: Run, rules: RuleSet) -> None:
 def _tripped(run: Run, rule: LoopThreshold, index: int) -> None:
     """A loop that chose a route keeps choosing it while its count stands."""
     scope = run.scopes[rule.scope]
-    value = scope.get((rule.key, TRIPPED))
-    if value is None:
-        return
-    start = Position(*cast("tuple[int, int, int]", value[1:4]))
-    if within(rule.window, start, run.at(scope, -1)):
-        run.act(rule, index, {"observed_count": value[0], "threshold": rule.threshold, "scope": rule.scope})
+    flat = scope.get((rule.key, TRIPPED)) or ()
+    total = 0
+    for one in range(0, len(flat), 5):
+        _, seen, *place = cast("tuple[int, ...]", flat[one : one + 5])
+        if seen >= rule.threshold and within(rule.window, Position(*place), run.at(scope, -1)):
+            total = max(total, seen)
+    if total:
+        run.act(rule, index, {"observed_count": total, "threshold": rule.threshold, "scope": rule.scope})
 
 
 def _history(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     rule = cast("HistoryThreshold", op.rule)
-    if not fact.repeat and (fact.source != "tool_choice" or rule.tool.source):
+    key: RegisterKey = (rule.key, "")
+    counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
+    if counts and (not rule.shared or run.first(key, index)):
         scope = run.scopes[rule.scope]
-        key: RegisterKey = (rule.key, "")
-        scope.put(key, push(scope.get(key), rule.window, rule.threshold, run.at(scope, index)))
+        scope.put(key, push(scope.get(key), rule.window, rule.kept or rule.threshold, run.at(scope, index)))
     run.history_hits.setdefault(rule.id, []).append(index)
 
 

@@ -221,6 +221,10 @@ class LoopThreshold(Rule):
     threshold: int = 1
     equal: Literal["tool", "tool+arguments", "tool+arguments+result"] = "tool"
     window: Window | None = None
+    kept: int = 0
+    """Positions its windowed register keeps …"""
+    shared: bool = False
+    """… and whether another rule counts into it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +271,9 @@ class HistoryThreshold(Rule):
     tool: Matcher = field(default_factory=Matcher)
     threshold: int = 1
     window: Window | None = None
+    kept: int = 0
+    shared: bool = False
+    """As for a loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Windows over three different clocks: turns, events and milliseconds; and counters that stay small whatever they count.
 
 A window of n holds at distance n and no further. A windowed counter keeps its last `threshold` positions: older ones cannot
-change whether the threshold is reached.
+change whether the threshold is reached (`kept` of several rules that share a counter is the largest).
 """
 
 from __future__ import annotations
@@ -70,3 +70,8 @@ def push(value: RegisterValue | None, window: Window | None, kept: int, at: Posi
     if value is not None and cast("int", value[-1]) > at.ms:
         at = at._replace(ms=cast("int", value[-1]))  # a clock that went back: positions only grow
     return (*(value or ())[-3 * (kept - 1) or len(value or ()) :], *at)
+
+
+def without_last(value: RegisterValue, window: Window | None) -> RegisterValue:
+    """The counter without its last event."""
+    return (cast("int", value[0]) - 1,) if window is None else value[:-3]
