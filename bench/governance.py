@@ -6,6 +6,7 @@ Best of several interleaved rounds; the bars are printed beside the figures. Run
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -165,7 +166,7 @@ def with_facts(plan: Plan, count: int) -> Registers:
 
 
 def from_facts(plan: Plan, registers: Registers, turn: Turn) -> Callable[[], object]:
-    """Facts to ruling: what is timed is evaluate and arbitrate, on freshly observed facts."""
+    """Facts to ruling: what is timed is evaluate and arbitrate. The facts are observed, and their arguments parsed, once."""
     part = plan.model("m")
     assert part is not None
     state = registers.scopes.get(scope_key("session_id", CALLER), ScopeState(0, Head()))
@@ -175,6 +176,36 @@ def from_facts(plan: Plan, registers: Registers, turn: Turn) -> Callable[[], obj
         run = Run(part, registers, turn, observed, 5)
         evaluate(run)
         return arbitrate(run)
+
+    return decide
+
+
+def windowed(threshold: int) -> Callable[[], object]:
+    """A reply with one call, under a windowed loop whose window is full of earlier calls."""
+    rule = {
+        "id": "loop",
+        "kind": "tool_loop_threshold",
+        "action": "deny_call",
+        "threshold": threshold,
+        "within": {"events": 10 * threshold},
+        "tool": {"namespace": "browser"},
+    }
+    plan = compile_plan(parse_config(yaml.safe_dump({"governance": [rule]})))
+    registers = Registers(key=KEY)
+    for number in range(threshold + 5):
+        reply = Turn("reply", "chat_completions", "m", [CallItem(f"c{number}", "browser_open", "{}")], caller=CALLER)
+        registers = apply(registers, govern(plan, registers, reply, 1)[1])
+    last = Turn("reply", "chat_completions", "m", [CallItem("last", "browser_open", "{}")], caller=CALLER)
+    return partial(govern, plan, registers, last, 2)
+
+
+def fresh_names(plan: Plan, empty: Registers) -> Callable[[], object]:
+    """Seven calls of tools nobody has seen before: nothing that is remembered about names helps."""
+    numbers = itertools.count()
+
+    def decide() -> object:
+        items = [CallItem(f"call_{n}", f"ns{n}.tool{next(numbers)}", "{}") for n in range(7)]
+        return govern(plan, empty, Turn("reply", "chat_completions", "m", items, caller=CALLER), 5)
 
     return decide
 
@@ -215,6 +246,13 @@ def _measure(quick: bool) -> bool:
         bars.show(f"govern after {name}, best", best(times[name]), "µs")
     bars.show("1M / 1k, median of rounds", median_ratio(times, "1M", "1k"), "×", 1.2)
     del subjects
+
+    loops = {f"{threshold:,}": windowed(threshold) for threshold in (10, 1_000)}
+    times = interleaved(loops, batch=15, rounds=rounds)
+    bars.show("one call under a full windowed loop of 10, best", best(times["10"]), "µs")
+    bars.show("a windowed loop of 1,000 / one of 10, median of rounds", median_ratio(times, "1,000", "10"), "×", 2)
+    times = interleaved({"fresh": fresh_names(plan, empty)}, batch=15, rounds=rounds)
+    bars.show("7 calls of tools never seen before, 100 rules, best", best(times["fresh"]), "µs")
 
     body = request_body()
     known = lower(body)
