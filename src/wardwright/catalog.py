@@ -61,6 +61,8 @@ ENTRY_KEYS: Final[tuple[str, ...]] = (
 STATUS_KEYS: Final[tuple[str, ...]] = ("pattern", "pointer", "equals", "status", "invalid_arguments")
 
 PLACEHOLDER: Final[re.Pattern[str]] = re.compile(r"\{([a-z_]+)\}")
+_PREFIX: Final[re.Pattern[str]] = re.compile(r"[*?{]")
+"""Where the literal beginning of a pattern ends, at the latest."""
 
 
 MAX_UNWRAPPED: Final = 4
@@ -80,6 +82,8 @@ def caseless(text: str) -> str:
 
 def _visible(text: str) -> str:
     """A name as it is read: compatibility form without what cannot be seen."""
+    if text.isascii() and text.isprintable():
+        return text.strip()
     return _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()
 
 
@@ -221,7 +225,9 @@ class Catalog:
             if entry.match is not None and not _is_pattern(entry.match):
                 self._literal.setdefault(fold(entry.match), index)
         self._patterns = [
-            (index, entry) for index, entry in enumerate(self._identity) if entry.match and _is_pattern(entry.match)
+            (index, entry, _seen(_PREFIX.split(entry.match.strip(), maxsplit=1)[0]))
+            for index, entry in enumerate(self._identity)
+            if entry.match and _is_pattern(entry.match)
         ]
         self._attributes = [
             (compile_glob(entry.namespace or "*"), compile_glob(entry.name or "*"), entry)
@@ -260,11 +266,11 @@ class Catalog:
         folded = fold(raw_name)
         normal = _visible(raw_name) or raw_name
         literal = self._literal.get(folded)
-        for index, entry in self._patterns:
+        for index, entry, prefix in self._patterns:
             if literal is not None and literal < index:
                 break
             pattern = entry.pattern
-            if pattern is None:
+            if pattern is None or not folded.startswith(prefix):
                 continue
             found = pattern.fullmatch(folded)
             if found is not None:
