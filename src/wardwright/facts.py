@@ -248,12 +248,12 @@ def keyed(key: bytes, data: bytes) -> str:
 
 def digest(key: bytes, text: str) -> str:
     """Keyed digest over canonical JSON: equal content, equal digest; without the key it says nothing."""
-    return keyed(key, canonical(text))
+    return _sha256(key.ljust(64, b"\0") + canonical(text)).hexdigest()[:32]
 
 
 def text_digest(key: bytes, text: str) -> str:
     """Keyed digest of plain text."""
-    return keyed(key, text.encode("utf-8", "surrogatepass"))
+    return _sha256(key.ljust(64, b"\0") + text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def tool_context(facts: Sequence[ToolFact], phase: Phase) -> dict[str, Any]:

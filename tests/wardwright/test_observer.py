@@ -390,3 +390,10 @@ def test_a_schema_that_a_fast_writer_refuses_is_still_pinned() -> None:
     assert marks(session.request(user("a"), tools=[DeclaredTool("t", "d", {"const": 2**70 + 1})])) == [
         "definition_changed"
     ]
+
+
+@pytest.mark.parametrize("claims", [[1], "text", 7, {"primary_tool": 7}])
+def test_an_attestation_that_cannot_be_read_is_noted(claims: Any) -> None:
+    """G7: what a trusted caller attests in no readable form is a note, not a failure."""
+    ruling = Session("governance: []\n# none\n").request(user("hi"), claims=claims, claims_trusted=True)
+    assert (ruling.notes, ruling.facts) == (("claim_unreadable",), ())

@@ -717,7 +717,9 @@ class Observer:
         if not turn.claims_trusted:
             seen.notes.append("claim_refused")
             return
-        primary: Any = claims.get("primary_tool", claims)
+        # What a caller sends need not be what the type says.
+        readable = isinstance(cast("Any", claims), Mapping)
+        primary: Any = claims.get("primary_tool", claims) if readable else None
         if not isinstance(primary, Mapping):
             seen.notes.append("claim_unreadable")
             return
