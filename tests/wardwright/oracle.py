@@ -1,8 +1,6 @@
 """A second opinion on the engine: no indexes, no registers, everything recomputed from the full log of facts every time.
 
-Takes compiled rules and observed facts; decides matching, counting, sequences, states and arbitration by itself. Bundles, text
-rules, schemas, budgets and exceptions are left to the cases.
-"""
+It takes compiled rules and observed facts. Bundles, text rules, schemas, budgets and exceptions are left to the cases."""
 
 from __future__ import annotations
 
@@ -14,11 +12,9 @@ from wardwright.facts import ToolFact
 from wardwright.policy import rules as r
 
 DENY = {"block", "deny_call", "require_approval", "strip_tools"}
-ONCE = {"alert_async", "annotate"}
-ROUTES = {"restrict_routes", "switch_model"}
+ONCE, ROUTES = {"alert_async", "annotate"}, {"restrict_routes", "switch_model"}
 USUAL = {"assistant_tool_call", "tool_choice", "tool_result", "provider_event", "caller_metadata"}
-ORDER = ("block", "deny_call", "require_approval", "allow")
-RESULT = "result_interpretation"
+ORDER, RESULT = ("block", "deny_call", "require_approval", "allow"), "result_interpretation"
 At = tuple[int, int, int]
 
 
@@ -32,7 +28,6 @@ class Entry:
     held: bool = False
     state: str = ""
     rule: r.Rule | None = None
-    lapse: bool = False
 
 
 class Verdict(NamedTuple):
@@ -43,20 +38,15 @@ class Verdict(NamedTuple):
 
 
 def fits(m: r.Matcher, f: ToolFact, denying: bool) -> bool:
-    repair = f.phase == "argument_repair" and "argument_repair" in m.phase
-    if f.source not in m.source if m.source else f.source not in USUAL and not (f.source == "inferred" and repair):
+    repair = f.source == "inferred" and f.phase == "argument_repair" and "argument_repair" in m.phase
+    source = f.source in m.source if m.source else f.source in USUAL or repair
+    globs = ((m.namespace, f.namespace.lower()), (m.name, f.name.lower()))
+    words = ((m.risk_class, f.risk_class), (m.result_status, f.result_status))
+    named = all(not some or any(fnmatchcase(value, one.lower()) for one in some) for some, value in globs)
+    if not source or not named or not all(not some or value in some for some, value in words):
         return False
-    for globs, value in ((m.namespace, f.namespace), (m.name, f.name)):
-        if globs and not any(fnmatchcase(value.lower(), glob.lower()) for glob in globs):
-            return False
-    for words, value in ((m.risk_class, f.risk_class), (m.result_status, f.result_status)):
-        if words and value not in words:
-            return False
-    if not m.phase or f.phase in m.phase:
-        return True
-    if f.phase == "unknown":
-        return denying
-    return f.phase == "argument_repair" and "planning" in m.phase and f.source != "inferred"
+    planned = f.phase == "argument_repair" and "planning" in m.phase and f.source != "inferred"
+    return not m.phase or f.phase in m.phase or planned or (f.phase == "unknown" and denying)
 
 
 def ends(until: r.Until, f: ToolFact) -> bool:
@@ -79,21 +69,16 @@ class Oracle:
     def __init__(self, rules: tuple[r.Rule, ...], machine: r.Machine) -> None:
         self.rules, self.initial = rules, machine.initial_state
         self.log: list[Entry] = []
-        self.turn = self.event = self.fresh = 0
-        self.phase = "planning"
+        self.turn, self.event, self.fresh, self.phase = 0, 0, 0, "planning"
 
     def of(self, kind: type) -> list[Any]:
         return [rule for rule in self.rules if isinstance(rule, kind)]
 
     def state(self, at: At, log: list[Entry]) -> tuple[str, str, bool]:
         """(state, key of the rule that put it there, came by itself)"""
-        moves = [e for e in log if e.state]
-        if not moves:
-            return self.initial, "", False
-        last = moves[-1]
+        last = next((e for e in reversed(log) if e.state), Entry(at, state=self.initial))
         if isinstance(last.rule, r.ToolSequence) and last.rule.then is None:
-            until = last.rule.until
-            stale = until is not None and until.clean_turn and at[0] - last.at[0] > 1
+            stale = last.rule.until is not None and last.rule.until.clean_turn and at[0] - last.at[0] > 1
             if stale or not inside(last.rule.window, last.at, at):
                 return self.initial, "", True
         return last.state, last.rule.key if last.rule is not None else "", False
@@ -117,12 +102,8 @@ class Oracle:
     def started(self, rule: r.ToolSequence, at: At) -> bool:
         start, until = None, rule.until or r.Until()
         for n, e in enumerate(self.log):
-            if e.state:
-                clears = until.state == e.state
-            elif e.fact is None:
-                clears = until.user_turn
-            else:
-                clears = not e.refused and not e.held and n < self.fresh and ends(until, e.fact)
+            ended = e.fact is not None and not e.refused and not e.held and n < self.fresh and ends(until, e.fact)
+            clears = until.state == e.state if e.state else until.user_turn if e.fact is None else ended
             start = None if clears else start
             if e.fact is not None and not e.refused and fits(rule.after, e.fact, rule.action.name in DENY):
                 start = e.at
@@ -141,9 +122,8 @@ class Oracle:
         def act(rule: r.Rule, index: int, at: At) -> None:
             if gate not in rule.gates or (rule.state_scope and self.state(at, self.log)[0] not in rule.state_scope):
                 return
-            hosted = index >= 0 and facts[index].source == "provider_event"
+            hosted, live = index >= 0 and facts[index].source == "provider_event", rule.mode == "enforce"
             name = "block" if rule.action.name == "deny_call" and hosted else rule.action.name
-            live = rule.mode == "enforce"
             fired.add((rule.id, name, () if index < 0 else (index,), live))
             if live and rule.action.transition_to:
                 moves.append((-rule.priority, rule.order, rule, at))
@@ -161,8 +141,7 @@ class Oracle:
                     self.log.append(Entry(at, state=self.initial))
 
         def pass_time(at: At) -> None:
-            if self.state(at, self.log)[2]:
-                self.log.append(Entry(at, state=self.initial, lapse=True))
+            self.log.extend([Entry(at, held=True, state=self.initial)] if self.state(at, self.log)[2] else [])
 
         pass_time(places[0] if places else end)
         for rule in self.of(r.LoopThreshold):
@@ -170,13 +149,13 @@ class Oracle:
                 act(rule, -1, end)
         move()
         for i, (f, at) in enumerate(zip(facts, places, strict=True)):
+            pass_time(at)
             if i in user_turns:
                 self.log.append(Entry(at))
-                pass_time(at)
                 leave(at, lambda until: until.user_turn)
-            pass_time(at)
             for rule in self.rules:
                 denying = rule.action.name in DENY
+                hit = False
                 if isinstance(rule, r.ToolSelector):
                     hit = fits(rule.tool, f, denying)
                 elif isinstance(rule, r.LoopThreshold):
@@ -184,14 +163,11 @@ class Oracle:
                     late = rule.action.name in ONCE and before >= rule.threshold
                     hit = fits(rule.tool, f, denying) and before + counts(rule, f) >= rule.threshold and not late
                 elif isinstance(rule, r.ToolSequence):
-                    later = rule.then is not None and fits(rule.then, f, denying) and self.started(rule, at)
-                    hit = later if rule.then is not None else fits(rule.after, f, denying)
+                    hit = fits(rule.then or rule.after, f, denying) and (rule.then is None or self.started(rule, at))
                 elif isinstance(rule, r.AllowedTools):
                     named = [t for t in rule.allowed if t.namespace in ("", f.namespace) and t.name == f.name]
                     phases = {*rule.phases, "unknown", *(["argument_repair"] if "planning" in rule.phases else [])}
                     hit = gate == "reply" and not named and f.phase != RESULT and bool({f.phase, self.phase} & phases)
-                else:
-                    continue
                 if hit:
                     act(rule, i, at)
             if i not in refused and gate != "reply":
@@ -202,10 +178,9 @@ class Oracle:
         for rule in self.of(r.HistoryThreshold):
             if self.count(rule, None, end, self.log) >= rule.threshold:
                 fresh = self.count(rule, None, (self.turn, self.event, now), begin) < rule.threshold
-                hits = [-1] if fresh or rule.action.name not in ONCE else []
-                if rule.action.name == "deny_call":
-                    hits = [i for i, f in enumerate(facts) if fits(rule.tool, f, True)]
-                for i in hits:
+                whole = [-1] if fresh or rule.action.name not in ONCE else []
+                each = [i for i, f in enumerate(facts) if fits(rule.tool, f, True)]
+                for i in each if rule.action.name == "deny_call" else whole:
                     act(rule, i, end)
         move()
         # What the calls of a reply end, they end when it is over, and nothing that was begun since.
@@ -224,21 +199,18 @@ class Oracle:
         allowed = set.intersection(*routes) if routes else hard
         broken = len(hard) > 1 or (bool(routes) and (not allowed or bool(hard - allowed)))
         decision = "block" if broken else next(word for word in ORDER if word in effects or word == "allow")
-        calls: list[str] = []
-        for i in [i for i, f in enumerate(facts) if gate == "reply" and f.source == "assistant_tool_call"]:
-            about = {effect for _, effect, which in live if i in which} | {"allow"}
-            calls.append("block" if decision == "block" else next(word for word in ORDER if word in about))
+        about = [{"allow", *(effect for _, effect, which in live if i in which)} for i in range(len(facts))]
+        ruled = [decision if decision == "block" else next(word for word in ORDER if word in one) for one in about]
+        called = gate == "reply" and {i for i, f in enumerate(facts) if f.source == "assistant_tool_call"}
+        calls = [word for i, word in enumerate(ruled) if called and i in called]
         partly = decision == "deny_call" and "allow" in calls and "require_approval" not in calls
         through = (decision == "allow" or partly) and not (gate == "reply" and (hard or routes))
-        new = [e for e in self.log[len(begin) :] if through or e.fact or e.lapse or e.rule]
-        self.log = begin + new
-        for i, e in enumerate([e for e in new if e.fact is not None]):
-            e.held = not through
-            e.refused = e.refused or (gate == "reply" and (not through or i in refused))
+        self.log[len(begin) :] = [e for e in self.log[len(begin) :] if through or e.fact or e.held or e.rule]
+        for i, e in enumerate([e for e in self.log[len(begin) :] if e.fact is not None]):
+            e.held, e.refused = not through, i in refused or (gate == "reply" and not through)
         self.event = end[1]
         verdict = Verdict(fired, decision, calls, self.state(end, self.log)[0])
-        if through and gate == "reply":
-            self.turn += 1
-        elif through:
+        self.turn += through and gate == "reply"
+        if through and gate == "request":
             self.phase = RESULT if [f.phase for f in facts if f.source != "inferred"][-1:] == [RESULT] else "planning"
         return verdict

@@ -468,7 +468,7 @@ def test_rules_keep_their_registers_over_edits_that_do_not_matter() -> None:
 
 
 def test_two_rules_that_count_the_same_do_not_count_twice() -> None:
-    """G30: equal content in one plan gets different registers."""
+    """G30: equal content in one plan is one register, and its rules know that they share it."""
     text = "governance:\n" + "".join(
         f"  - {{id: r{n}, kind: tool_loop_threshold, action: annotate, threshold: {n}, tool: {{name: x}}}}\n"
         for n in (3, 5)

@@ -65,6 +65,8 @@ from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn
 
 MAX_KEYS: Final = 256
 """Different keys a loop counts per scope. The rest share one counter: overflow errs towards denying."""
+MAX_ARGUMENT_KEYS: Final = 1024
+"""The same for a loop that tells calls apart by their arguments and has no window to forget them by."""
 BUCKETS: Final = 8
 """A budget's window is kept in this many parts; it forgets late rather than early."""
 RESERVATION_MS: Final = 600_000
@@ -864,9 +866,10 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
     if value is None:
         meta = scope.get((rule.key, META))
-        if meta is not None and cast("int", meta[1]) >= MAX_KEYS:
+        limit = MAX_KEYS if rule.equal == "tool" or window is not None else MAX_ARGUMENT_KEYS
+        if meta is not None and cast("int", meta[1]) >= limit:
             meta = _sweep(run, rule, scope, meta, index)
-        if meta is not None and cast("int", meta[1]) >= MAX_KEYS:
+        if meta is not None and cast("int", meta[1]) >= limit:
             key = (rule.key, OVERFLOW)
             value = scope.get(key)
         elif counts:
