@@ -360,6 +360,12 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
     for name, entry in entries.items():
         if entry.refused:
             entries[name] = entry._replace(refused=False)
+    if run.gate == "result":
+        for call in ruling.calls:
+            name = f"r:{call.call_id}"
+            if name in entries and (call.status != "allow" or ruling.transforms):
+                # The caller gets our error, or a changed text: that is what its transcript will honestly show.
+                entries[name] = entries[name]._replace(status="denied")
     return entries
 
 

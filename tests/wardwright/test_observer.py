@@ -359,6 +359,30 @@ def test_a_held_reply_counts_once() -> None:
     assert held.calls[0].call_id == released.calls[0].call_id
 
 
+REPLACED = "governance: [{id: d, kind: tool_selector, action: deny_call, tool: {name: foo, phase: result_interpretation}}]\n# x\n"
+
+
+def test_our_own_replacement_of_a_result_is_no_mismatch() -> None:
+    """G27: the transcript shows the error that we put in the place of a result; only what differs from that is altered."""
+    session = Session(REPLACED)
+    session.request(user("hi"))
+    session.reply(call("c1", "n.foo"))
+    session.go("result", [call("c1", "n.foo"), result("c1", "secret")])
+    talk = [user("hi"), call("c1", "n.foo"), result("c1", "denied by policy")]
+    told = [marks(session.request(*talk)), marks(session.request(*talk))]
+    told.append(marks(session.request(*talk[:2], result("c1", "secret"))))
+    assert told == [[], [], ["altered"]]
+
+
+def test_a_result_that_we_replaced_cannot_come_back_as_it_was() -> None:
+    """G22, G27: a transcript that shows what was never handed on is altered."""
+    session = Session(REPLACED)
+    session.request(user("hi"))
+    session.reply(call("c1", "n.foo"))
+    session.go("result", [call("c1", "n.foo"), result("c1", "secret")])
+    assert marks(session.request(user("hi"), call("c1", "n.foo"), result("c1", "secret"))) == ["altered"]
+
+
 # surfaces
 
 

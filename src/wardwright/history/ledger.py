@@ -34,7 +34,7 @@ RegisterKey: TypeAlias = tuple[str, str]
 LedgerStatus: TypeAlias = Literal["observed", "passed", "denied", "held"]
 """observed: it came in a transcript or from a tool; nothing to rule on
 passed: a call of a reply that we released
-denied: a call we denied or whose reply we blocked
+denied: a call we denied or whose reply we blocked; a result that we handed on as something else
 held: a call that waits for an approval"""
 
 

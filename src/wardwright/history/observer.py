@@ -626,7 +626,13 @@ class Observer:
         raw = raw or "unknown"
         if entry is None:
             seen.ledger[name] = LedgerEntry("observed", raw, result_digest, head.turn)
-        elif entry.digest != result_digest:
+        elif entry.status == "denied" and entry.digest != result_digest:
+            # We put something else in its place, and this is the first we see of it.
+            seen.ledger[name] = entry._replace(status="observed", digest=result_digest)
+            if not in_tail:
+                return
+            repeat = True
+        elif entry.digest != result_digest or entry.status == "denied":
             marks.append("altered")
             name = f"b:{call_id}"
             altered = seen.ledger.get(name) or ledger.get(name)
