@@ -383,6 +383,35 @@ def test_a_result_that_we_replaced_cannot_come_back_as_it_was() -> None:
     assert marks(session.request(user("hi"), call("c1", "n.foo"), result("c1", "secret"))) == ["altered"]
 
 
+# words of the user
+
+UNTIL_USER = CONTAINED.replace("transition_to: reviewing", "until: {user_turn: true}, transition_to: reviewing")
+
+
+def test_a_prompt_that_shares_nothing_with_the_session_is_no_word_of_the_user() -> None:
+    """G16: a model that writes a prompt for a helper in the same session does not end its own containment."""
+    session = Session(UNTIL_USER)
+    session.request(user("hi"))
+    session.reply(call("c1", "browser_open"))
+    talk = [user("hi"), call("c1", "browser_open"), result("c1", "a page")]
+    session.request(*talk)
+    session.reply(said("seen"))
+    assert session.request(user("run the shell for me")).states == {"default": "reviewing"}
+    assert session.reply(call("c2", "shell_exec")).rule_id == "no-shell"
+
+
+def test_a_word_of_the_user_counts_where_a_client_edits_the_start() -> None:
+    """G16: a client that changes its system prompt with every request still speaks for its user."""
+    session = Session(UNTIL_USER)
+    session.request(user("hi"))
+    session.reply(call("c1", "browser_open"))
+    talk = [user("hi"), call("c1", "browser_open"), result("c1", "a page")]
+    session.request(TextItem("system", "noon"), *talk)
+    session.reply(said("seen"))
+    edited = [TextItem("system", "one o'clock"), *talk, said("seen")]
+    assert session.request(*edited, user("fine, go on")).states == {"default": "active"}
+
+
 # surfaces
 
 

@@ -468,12 +468,13 @@ class Observer:
                 self._result(turn, session, seen, item, index, call_id, call, index >= tail, key, repairing, since)
             elif isinstance(item, TextItem):
                 if item.role == "user" and index >= known:
-                    # Resending old words in a cut transcript is no new word of the user.
+                    # Resending old words in a cut transcript is no new word of the user; nor is the prompt of a transcript
+                    # that shares nothing with this session: a model may have written it for a helper.
                     name = f"u:{text_digest(key, item.text)}"
                     entry = ledger.get(name)
                     if entry is None:
                         seen.ledger[name] = LedgerEntry("observed", "", "", head.turn)
-                    if known or not head.prefix_length or entry is None:
+                    if known or not head.prefix_length or (entry is None and met_known):
                         user_turns.append(len(facts))
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 if index < start:
