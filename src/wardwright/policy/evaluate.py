@@ -1125,19 +1125,19 @@ def reserve(value: RegisterValue | None, name: str, amount: float, now: int) -> 
     """The register with a request's reservation replaced by `amount`; 0 takes it back."""
     flat = value or ()
     kept: list[Any] = []
-    crowd = 0.0
+    crowd: tuple[Any, ...] = ()
     for index in range(0, len(flat), 3):
         if flat[index] != name and now - cast("int", flat[index + 2]) <= RESERVATION_MS:
             if flat[index] == CROWD:
-                crowd += cast("float", flat[index + 1])
-            kept.extend(flat[index : index + 3])
-    if amount:
-        if len(kept) < 3 * MAX_RESERVATIONS:
-            kept.extend((name, amount, now))
-        else:
-            # Too many at once: these are added up under a name nobody settles, and run out. Errs towards denying.
-            kept = [*kept[: 3 * MAX_RESERVATIONS], CROWD, crowd + amount, now]
-    return tuple(kept) or None
+                crowd = flat[index : index + 3]
+            else:
+                kept.extend(flat[index : index + 3])
+    if amount and len(kept) < 3 * MAX_RESERVATIONS:
+        kept.extend((name, amount, now))
+    elif amount:
+        # Too many at once: these are added up under a name nobody settles, and run out. Errs towards denying.
+        crowd = (CROWD, amount + (crowd[1] if crowd else 0), now)
+    return (*kept, *crowd) or None
 
 
 def _reservation(run: Run, value: RegisterValue | None) -> tuple[str, float]:
