@@ -199,6 +199,15 @@ def test_an_approval_of_one_answer_lifts_no_other() -> None:
     assert (same.decision, other.decision) == ("allow", "require_approval")
 
 
+def test_an_approved_answer_is_released_under_the_ids_the_caller_sees() -> None:
+    """G3, G23: a reply whose repeated id was replaced comes back with the new one, and is the reply that was approved."""
+    session = Session(rules("{id: g, kind: stream_guard, action: require_approval, match: secret}"))
+    session.reply(call("1", "w"))
+    held = session.reply(said("secret"), call("1", "w"))
+    released = session.reply(said("secret"), call(held.calls[0].call_id, "w"), approvals=keys(held))
+    assert (held.decision, released.decision) == ("require_approval", "allow")
+
+
 @pytest.mark.parametrize(
     "more",
     [

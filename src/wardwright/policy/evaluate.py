@@ -20,6 +20,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import orjson
@@ -330,10 +331,22 @@ class Run:
         """What an approval is bound to: rule, session, tool, definition, arguments and plan; without a fact, all the turn says."""
         parts = [rule.id, rule.key, self.session.key, self.plan.plan_hash]
         if fact is None:
-            parts.append(self.observed.content_digest)
+            parts.append(self.content().content_digest)
         else:
             parts.extend((fact.namespace, fact.name, fact.arguments_digest, fact.result_digest, fact.definition_hash))
         return hashlib.blake2b("\x1f".join(parts).encode(), key=self.secret, digest_size=16).hexdigest()
+
+    def content(self) -> Observed:
+        """What was observed, its calls under the ids the caller sees: a reply that was held comes back with those."""
+        observed, turn = self.observed, self.observed.turn
+        if self.gate == "request" or turn is None:
+            return observed
+        items = list(turn.items)
+        for fact in observed.facts:
+            item = items[fact.item] if 0 <= fact.item < len(items) else None
+            if isinstance(item, CallItem):
+                items[fact.item] = CallItem(fact.tool_call_id, item.name, item.arguments)
+        return replace(observed, turn=replace(turn, items=items))
 
     # settling
 
