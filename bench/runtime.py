@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -73,7 +74,7 @@ def refuse(params: Search, *, context: ToolContext) -> ToolResult[Found]:
     return ToolResult.error(f"Found {len(found)} files, expected none\nRetry with another query")
 
 
-def _prompt() -> Prompt[object]:
+def _prompt() -> Prompt[None]:
     tools = [
         Tool[Search, Found](name="search", description="Search.", handler=search),
         Tool[Search, Found](name="refuse", description="Search and fail.", handler=refuse),
@@ -107,7 +108,7 @@ def main(quick: bool = False) -> bool:
             execute_tool(call, prompt=prompt, session=session)
     per_call = (_resident() - before) / sum(lengths.values())
 
-    def on(session: Session, name: str = "search") -> object:
+    def on(session: Session, name: str = "search") -> Callable[[], object]:
         this = ToolCall(name, raw)
         return lambda: execute_tool(this, prompt=prompt, session=session)
 
@@ -139,7 +140,7 @@ def main(quick: bool = False) -> bool:
     return bars.ok
 
 
-async def _on_loop(prompt: Prompt[object], session: Session, call: ToolCall) -> float:
+async def _on_loop(prompt: Prompt[None], session: Session, call: ToolCall) -> float:
     times: list[float] = []
     for _ in range(100):
         started = perf_counter()
