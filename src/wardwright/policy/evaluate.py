@@ -889,27 +889,27 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
             head = scope.state.head
             since = head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
             scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], cast("int", meta[1]) + 1, *meta[2:]))
-    if window is None and not rule.shared and counts:
-        # By far the most frequent form, and nearly always far from its threshold.
-        total = 1 if value is None else cast("int", value[0]) + 1
-        if total < rule.threshold:
+    fresh = counts and (not rule.shared or run.first(key, index))
+    if window is None:
+        total = (0 if value is None else cast("int", value[0])) + fresh
+        if fresh:
             scope.changes[key] = (total,)
+        if total < rule.threshold:
             return
-    at = run.at(scope, index)
-    if counts and rule.shared and value is not None and not run.first(key, index):
-        earlier = reached(without_last(value, window), window, rule.threshold, at)
+        earlier = total - counts >= rule.threshold
+        at = run.at(scope, index)
     else:
-        earlier = reached(value, window, rule.threshold, at)
-        if counts:
-            if rule.shared and value is None:
-                run.first(key, index)
+        at = run.at(scope, index)
+        old = without_last(value) if counts and not fresh and value is not None else value
+        earlier = reached(old, window, rule.threshold, at)
+        if fresh:
             value = push(value, window, rule.kept or rule.threshold, at)
             scope.changes[key] = value
-    if not reached(value, window, rule.threshold, at):
-        return
+        if not reached(value, window, rule.threshold, at):
+            return
+        total = count(value, window, at)
     if rule.action.name in ONCE and earlier:
         return
-    total = count(value, window, at)
     if op.acts:
         meta = scope.get((rule.key, META))
         evidence: dict[str, Any] = {

@@ -174,7 +174,18 @@ def at_pointer(parts: tuple[str, ...], tests: Sequence[Callable[[Any], Verdict]]
             verdict = both(verdict, test(document))
         return verdict
 
-    return read
+    if len(parts) != 1 or len(tests) != 1:
+        return read
+    (part,), (only,) = parts, tests
+
+    def read_key(document: Any) -> Verdict:
+        # The usual form: one condition on one key of an object.
+        if isinstance(document, dict):
+            entries = cast("dict[str, Any]", document)
+            return only(entries[part]) if part in entries else False
+        return read(document)
+
+    return read_key
 
 
 def has_arguments(fact: ToolFact) -> bool:
@@ -186,7 +197,7 @@ def has_arguments(fact: ToolFact) -> bool:
 
 def arguments_fit(matcher: Matcher, fact: ToolFact) -> Verdict:
     """The argument keys, and a negation that has some. An event without arguments fits neither."""
-    if not has_arguments(fact):
+    if fact.source != "assistant_tool_call" and not has_arguments(fact):
         return False
     verdict: Verdict = True
     if matcher.arguments:

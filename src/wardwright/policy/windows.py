@@ -72,6 +72,6 @@ def push(value: RegisterValue | None, window: Window | None, kept: int, at: Posi
     return (*(value or ())[-3 * (kept - 1) or len(value or ()) :], *at)
 
 
-def without_last(value: RegisterValue, window: Window | None) -> RegisterValue:
-    """The counter without its last event."""
-    return (cast("int", value[0]) - 1,) if window is None else value[:-3]
+def without_last(value: RegisterValue) -> RegisterValue:
+    """A windowed counter without its last event."""
+    return value[:-3]
