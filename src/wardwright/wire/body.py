@@ -33,7 +33,9 @@ _WORDS: Final[Mapping[type, str]] = {
 
 def read(body: bytes | bytearray | memoryview | str | dict[str, Any]) -> Object:
     """The JSON object in `body`; an object already read passes as it is."""
-    value = body if isinstance(body, dict) else read_any(body)
+    if isinstance(body, dict):
+        return body
+    value = read_any(body)
     if isinstance(value, dict):
         return value
     raise wrong("", "an object", value)
@@ -41,15 +43,16 @@ def read(body: bytes | bytearray | memoryview | str | dict[str, Any]) -> Object:
 
 def read_any(body: bytes | bytearray | memoryview | str | dict[str, Any] | list[Any]) -> Json:
     """The JSON value in `body` (a batch is a list); a value already read passes as it is."""
-    if isinstance(body, (dict, list)):
+    if not isinstance(body, bytes) and isinstance(body, (dict, list)):
         return body
     if len(body) > MAX_BYTES:
         raise WireError(f"the body has {len(body)} bytes; at most {MAX_BYTES} are read")
     try:
-        return cast("Json", orjson.loads(body))
+        value: Json = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise WireError(f"the body is not JSON in valid UTF-8: {where}") from None
+    return value
 
 
 def write(value: Json) -> bytes:

@@ -106,6 +106,15 @@ MAX_NAME: Final = 4_096
 """Characters of a tool name in a stream. It grows piece by piece, so it must not grow for ever."""
 
 _REQUEST_FIELDS: Final = READ | PASSED
+# A request with no further field needs no look at the rare ones.
+_COMMON_FIELDS: Final = _REQUEST_FIELDS - {
+    "function_call",
+    "functions",
+    "metadata",
+    "prediction",
+    "response_format",
+    "web_search_options",
+}
 _PLAIN_FIELDS: Final = frozenset({"role", "content", "name"})
 _TOOL_FIELDS: Final = frozenset({"role", "content", "name", "tool_call_id"})
 _ASSISTANT_FIELDS: Final = frozenset(
@@ -143,14 +152,17 @@ _MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "
 def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
     fields = read(body)
-    if not _REQUEST_FIELDS.issuperset(fields):
-        check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
     items: list[Item] = []
-    if "prediction" in fields:
-        _predict(object_of(fields, "prediction", ""), items)
+    common = _COMMON_FIELDS.issuperset(fields)
+    if not common:
+        if not _REQUEST_FIELDS.issuperset(fields):
+            check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
+        if "prediction" in fields:
+            _predict(object_of(fields, "prediction", ""), items)
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise wrong("messages", "a list", messages)
+    # The usual shapes go first, here and below: when every key was found and counted, no other can stand beside them.
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise wrong(f"messages[{index}]", "an object", message)
@@ -158,49 +170,27 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
         if role == "assistant":
             _assistant(message, items, "messages[%d]", index, passing, True)
             continue
-        if role == "tool":
-            if not _TOOL_FIELDS.issuperset(message):
-                check_fields(message, _TOOL_FIELDS, {}, passing, f"messages[{index}]")
-            call_id = message.get("tool_call_id")
-            if not isinstance(call_id, str):
-                call_id = text_of(message, "tool_call_id", f"messages[{index}]")
-            content = message.get("content")
-            if not isinstance(content, str):
-                content = _text(content, f"messages[{index}].content", passing)
-            name = text_of(message, "name", f"messages[{index}]") if "name" in message else ""
-            items.append(ResultItem(call_id, content, None, name))
-            continue
-        if not _PLAIN_FIELDS.issuperset(message):
-            check_fields(message, _PLAIN_FIELDS, {}, passing, f"messages[{index}]")
         content = message.get("content")
-        if not isinstance(content, str):
-            content = _text(content, f"messages[{index}].content", passing)
-        if role == "user":
-            if content:
-                items.append(TextItem("user", content))
-        elif role == "system" or role == "developer":
-            if content:
-                items.append(TextItem("system" if role == "system" else "developer", content))
-        elif role == "function":
-            items.append(ResultItem("", content, None, text_of(message, "name", f"messages[{index}]")))
-        elif isinstance(role, str):
-            raise unknown(f"messages[{index}].role", "role", role)
-        else:
-            raise wrong(f"messages[{index}].role", "a string", role)
+        if isinstance(content, str):
+            if role == "tool":
+                call_id = message.get("tool_call_id")
+                if isinstance(call_id, str) and len(message) == 3:
+                    items.append(ResultItem(call_id, content))
+                    continue
+            elif len(message) == 2 and (role == "user" or role == "system"):
+                if content:
+                    items.append(TextItem("user" if role == "user" else "system", content))
+                continue
+        _message(message, role, items, index, passing)
     tools = _tools(fields, passing)
-    return settled(
-        Turn(
-            "request",
-            "chat_completions",
-            text_of(fields, "model", ""),
-            items,
-            tools,
-            _tool_choice(fields),
-            stream=fields.get("stream") is True,
-            claims=claims_of(fields),
-            response_format=_response_format(fields),
-        )
-    )
+    if not common:
+        _further_tools(fields, tools, passing)
+    turn = Turn("request", "chat_completions", text_of(fields, "model", ""), items, tools, _tool_choice(fields))
+    turn.stream = fields.get("stream") is True
+    if not common:
+        turn.claims = claims_of(fields)
+        turn.response_format = _response_format(fields)
+    return settled(turn)
 
 
 def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
@@ -406,42 +396,72 @@ class _Choice:
                 call.add(object_of(piece, name, path), f"{path}.{name}")
 
 
+def _message(message: Object, role: Json, items: list[Item], index: int, passing: Collection[str]) -> None:
+    """A message of a request, of any shape, that is not the assistant's."""
+    if role == "tool":
+        if not _TOOL_FIELDS.issuperset(message):
+            check_fields(message, _TOOL_FIELDS, {}, passing, f"messages[{index}]")
+        call_id = text_of(message, "tool_call_id", f"messages[{index}]")
+        content = _text(message.get("content"), f"messages[{index}].content", passing)
+        name = text_of(message, "name", f"messages[{index}]")
+        items.append(ResultItem(call_id, content, None, name))
+        return
+    if not _PLAIN_FIELDS.issuperset(message):
+        check_fields(message, _PLAIN_FIELDS, {}, passing, f"messages[{index}]")
+    content = _text(message.get("content"), f"messages[{index}].content", passing)
+    if role == "user" or role == "system" or role == "developer":
+        if content:
+            items.append(TextItem("user" if role == "user" else "system" if role == "system" else "developer", content))
+    elif role == "function":
+        items.append(ResultItem("", content, None, text_of(message, "name", f"messages[{index}]")))
+    elif isinstance(role, str):
+        raise unknown(f"messages[{index}].role", "role", role)
+    else:
+        raise wrong(f"messages[{index}].role", "a string", role)
+
+
 def _assistant(
     message: Object, items: list[Item], where: str, position: int, passing: Collection[str], reasoning: bool
 ) -> None:
     """`where % position` is the path; it is put together only for a complaint."""
-    if not _ASSISTANT_FIELDS.issuperset(message):
-        check_fields(message, _ASSISTANT_FIELDS, {}, passing, where % position)
-    if reasoning and ("reasoning_content" in message or "reasoning" in message or "reasoning_details" in message):
-        thought = _reasoning(message, where % position)
-        if thought:
-            items.append(TextItem("assistant", thought))
     content = message.get("content")
+    calls = message.get("tool_calls")
+    alone = "role" in message and "content" in message and len(message) == (2 if calls is None else 3)
+    if not alone:
+        if not _ASSISTANT_FIELDS.issuperset(message):
+            check_fields(message, _ASSISTANT_FIELDS, {}, passing, where % position)
+        if reasoning and ("reasoning_content" in message or "reasoning" in message or "reasoning_details" in message):
+            thought = _reasoning(message, where % position)
+            if thought:
+                items.append(TextItem("assistant", thought))
     if content is not None and not isinstance(content, str):
         content = _text(content, f"{where % position}.content", passing)
-    if message.get("refusal"):
+    if not alone and message.get("refusal"):
         refusal = text_of(message, "refusal", where % position)
         content = f"{content}\n{refusal}" if content else refusal
     if content:
         items.append(TextItem("assistant", content))
-    calls = message.get("tool_calls")
     if calls:
         if not isinstance(calls, list):
             raise wrong(f"{where % position}.tool_calls", "a list", calls)
         for index, call in enumerate(calls):
             if not isinstance(call, dict):
                 raise wrong(f"{where % position}.tool_calls[{index}]", "an object", call)
-            if not _CALL_FIELDS.issuperset(call):
-                check_fields(call, _CALL_FIELDS, {}, passing, f"{where % position}.tool_calls[{index}]")
-            function = call.get("function")
-            call_id = call.get("id")
-            if isinstance(function, dict) and isinstance(call_id, str) and call.get("custom") is None:
-                name = function.get("name")
-                arguments = function.get("arguments")
-                if isinstance(name, str) and isinstance(arguments, str):
-                    items.append(CallItem(call_id, name, arguments))
-                    continue
-            items.append(_odd_call(call, f"{where % position}.tool_calls[{index}]"))
+            try:
+                if len(call) == 3 and "type" in call:
+                    function = call["function"]
+                    call_id = call["id"]
+                    if isinstance(function, dict) and isinstance(call_id, str):
+                        name = function["name"]
+                        arguments = function["arguments"]
+                        if isinstance(name, str) and isinstance(arguments, str):
+                            items.append(CallItem(call_id, name, arguments))
+                            continue
+            except KeyError:
+                pass  # another shape
+            items.append(_odd_call(call, f"{where % position}.tool_calls[{index}]", passing))
+    if alone:
+        return
     legacy = message.get("function_call")
     if legacy is not None:
         path = f"{where % position}.function_call"
@@ -450,8 +470,17 @@ def _assistant(
         items.append(_called("", legacy, "arguments", path))
 
 
-def _odd_call(call: Object, path: str) -> CallItem:
-    """A call that is not the plain function call with everything in its place."""
+def _odd_call(call: Object, path: str, passing: Collection[str]) -> CallItem:
+    """A call that is not the plain function call with everything in its place and nothing beside it."""
+    if not _CALL_FIELDS.issuperset(call):
+        check_fields(call, _CALL_FIELDS, {}, passing, path)
+    function = call.get("function")
+    call_id = call.get("id")
+    if isinstance(function, dict) and isinstance(call_id, str) and call.get("custom") is None:
+        name = function.get("name")
+        arguments = function.get("arguments")
+        if isinstance(name, str) and isinstance(arguments, str):
+            return CallItem(call_id, name, arguments)
     call_id = text_of(call, "id", path)
     kind = call.get("type", "custom" if "custom" in call else "function")
     if kind == "custom" and call.get("function") is None:
@@ -532,6 +561,18 @@ def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
     for index, tool in enumerate(list_of(fields, "tools", "")):
         if not isinstance(tool, dict):
             raise wrong(f"tools[{index}]", "an object", tool)
+        try:
+            if len(tool) == 2 and tool["type"] == "function":
+                definition = tool["function"]
+                if isinstance(definition, dict) and len(definition) == (4 if "strict" in definition else 3):
+                    name = definition["name"]
+                    description = definition["description"]
+                    schema = definition["parameters"]
+                    if isinstance(name, str) and isinstance(description, str) and isinstance(schema, dict):
+                        tools.append(DeclaredTool(name, description, schema))
+                        continue
+        except KeyError:
+            pass  # another shape
         if not _DECLARATION_FIELDS.issuperset(tool):
             check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
         kind = tool.get("type", "function")
@@ -541,6 +582,11 @@ def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
             tools.append(_definition(tool.get("custom"), "tools[%d].custom", index, passing))
         else:
             raise unknown(f"tools[{index}].type", "kind of tool", str(kind))
+    return tools
+
+
+def _further_tools(fields: Object, tools: list[DeclaredTool], passing: Collection[str]) -> None:
+    """Those declared beside `tools`."""
     if "functions" in fields:
         for index, function in enumerate(list_of(fields, "functions", "")):
             tools.append(_definition(function, "functions[%d]", index, passing))
@@ -549,7 +595,6 @@ def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
         if not isinstance(options, dict):
             raise wrong("web_search_options", "an object", options)
         tools.append(DeclaredTool("web_search", hosted="web_search", controls=options))
-    return tools
 
 
 def _definition(definition: Json, where: str, index: int, passing: Collection[str]) -> DeclaredTool:
@@ -590,6 +635,11 @@ def _tool_choice(fields: Object) -> ToolChoice | None:
         raise wrong(path, "a string or an object", choice)
     kind = text_of(choice, "type", path)
     if kind == "function" or kind == "custom":
+        definition = choice.get(kind)
+        if isinstance(definition, dict):
+            name = definition.get("name")
+            if isinstance(name, str):
+                return ToolChoice("tool", (name,))  # the usual shape; all others are worded below
         return ToolChoice("tool", (_chosen(object_of(choice, kind, path), f"{path}.{kind}"),))
     if kind == "allowed_tools":
         allowed = object_of(choice, "allowed_tools", path)
