@@ -74,9 +74,17 @@ def refuse(params: Search, *, context: ToolContext) -> ToolResult[Found]:
     return ToolResult.error(f"Found {len(found)} files, expected none\nRetry with another query")
 
 
+def idle(params: Search, *, context: ToolContext) -> ToolResult[Found]:
+    return ToolResult.ok(_NOTHING)
+
+
+_NOTHING = Found(())
+
+
 def _prompt() -> Prompt[None]:
     tools = [
         Tool[Search, Found](name="search", description="Search.", handler=search),
+        Tool[Search, Found](name="idle", description="Does nothing.", handler=idle),
         Tool[Search, Found](name="refuse", description="Search and fail.", handler=refuse),
         Tool[Search, Found](name="timed", description="Search in time.", handler=search, timeout=5.0),
     ]
@@ -114,12 +122,15 @@ def main(quick: bool = False) -> bool:
 
     subjects = {"bare": bare} | {name: on(session) for name, session in sessions.items()}
     subjects |= {"failing": on(sessions["1M"], "refuse")}
+    # What we add is a fixed sum, so the ratio is the handler's as much as ours: here is the worst one.
+    subjects |= {"bare idle": lambda: idle(tool.parse(raw), context=by_hand), "idle": on(sessions["1k"], "idle")}
     times = interleaved(subjects, batch=40, rounds=250)
     print(f"  after earlier calls: {', '.join(f'{name} = {length:,}' for name, length in lengths.items())}")
     bars.show("bare handler(parse(arguments)), best", best(times["bare"]), "µs")
     for name in lengths:
         bars.show(f"governed call after {name}, best", best(times[name]), "µs", 60)
     bars.show("governed / bare, median of rounds", median_ratio(times, "1k", "bare"), "×", 10)
+    bars.show("the same for a handler that does nothing (no bar)", median_ratio(times, "idle", "bare idle"), "×")
     bars.show("1M / 1k, median of rounds", median_ratio(times, "1M", "1k"), "×", 1.1)
     bars.show("failing / succeeding, median of rounds", median_ratio(times, "failing", "1M"), "×", 1.1)
     bars.show("memory per recorded call", per_call, "bytes", 1024)
