@@ -12,8 +12,8 @@ STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check
 # -qq: errors only; a warning about an index is not ours to fix.
 PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
-# `postgres` is an extra for users; the development environment always has it.
-PROJECT := --editable '.[postgres]' --group dev
+# Extras for users; the development environment always has them.
+PROJECT := --editable '.[postgres,asteval,sandbox]' --group dev
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help

@@ -1,0 +1,8 @@
+"""Tool suites: sections that bundle guidance, tools, slices, resources and default policies.
+
+What a suite needs beyond the runtime (an interpreter, a sandbox) is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []
