@@ -667,6 +667,26 @@ def test_a_file_written_by_a_copy_or_move_is_known() -> None:
     assert desk("write_file", path="copy.txt", content="x") == "done"
 
 
+def test_a_move_passes_on_what_is_known_of_its_source() -> None:
+    """What was never read stays unread under its new name; otherwise a move would be the way around the policy."""
+    desk = Desk()
+    desk("move_file", src="other.txt", dst="moved.txt")
+    assert desk("write_file", path="moved.txt", content="x") == UNREAD.format("moved.txt")
+
+    desk("read_file", path="config.json")
+    desk("move_file", src="config.json", dst="new.json")
+    assert desk("write_file", path="new.json", content="x") == "done"
+
+
+def test_paths_can_be_resolved_before_they_are_compared() -> None:
+    """Tools that show the model a root of their own say how its paths are meant; the reason keeps the path as given."""
+    desk = Desk(ReadBeforeWritePolicy(resolve=lambda path: path.removeprefix("alias-")))
+
+    assert desk("write_file", path="alias-config.json") == UNREAD.format("alias-config.json")
+    desk("read_file", path="config.json")
+    assert desk("write_file", path="alias-config.json", content="x") == "done"
+
+
 def test_a_failed_write_teaches_nothing() -> None:
     """Only successes count."""
     desk = Desk(files={})

@@ -246,6 +246,7 @@ def _cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
 _READ_TOOLS: Final = ("read_file",)
 _WRITE_TOOLS: Final = ("write_file", "edit_file", "append_file", "delete_file", "move_file", "copy_file")
 _PATH_FIELDS: Final = ("dst", "destination", "target", "to", "path", "file_path", "filename", "file")
+_SOURCE_FIELDS: Final = ("src", "source")
 
 
 def _argument(params: object, name: str) -> object:
@@ -258,7 +259,8 @@ class ReadBeforeWritePolicy:
     """An existing file must have been read, as it is now, before it may be overwritten, changed or removed.
 
     Tool names map to the parameter that holds the path; given as plain names, the parameter is found by its usual
-    names, a destination before a path.
+    names, a destination before a path. `resolve` turns a path as the model writes it into one of the filesystem, for
+    tools that show it another root. A move passes on what is known of its source, so nothing unread is lost by way of it.
     """
 
     name = "read_before_write"
@@ -268,9 +270,11 @@ class ReadBeforeWritePolicy:
         *,
         read_tools: Iterable[str] | Mapping[str, str] = _READ_TOOLS,
         write_tools: Iterable[str] | Mapping[str, str] = _WRITE_TOOLS,
+        resolve: Callable[[str], str] | None = None,
     ) -> None:
         self.read_tools = _path_fields(read_tools)
         self.write_tools = _path_fields(write_tools)
+        self.resolve = resolve
 
     def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
         if tool.name not in self.write_tools:
@@ -299,36 +303,55 @@ class ReadBeforeWritePolicy:
         if parameter is None:
             return
         path, fs = self._path(parameter, params), context.filesystem
-        if path is None or fs is None or not fs.exists(path) or fs.is_dir(path):
+        if path is None or fs is None:
+            return
+        path = self._resolved(path)
+        if not fs.exists(path) or fs.is_dir(path):
             return
         place, state = _state(context, self)
         key, mark = ("file", normalize(path)), fs.digest(path)
+        if tool.name in self.write_tools and self._moved_unread(fs, params, state, mark):
+            return
         if state is None or state.keys.get(key) != mark:
             _remember(context.session, place, *key, mark)
 
+    def _moved_unread(self, fs: Filesystem, params: object, state: PolicyState | None, mark: str) -> bool:
+        """Whether the file came from a path that is gone now, and was not known there."""
+        for name in _SOURCE_FIELDS:
+            source = _argument(params, name)
+            if isinstance(source, str):
+                source = self._resolved(source)
+                known = None if state is None else state.keys.get(("file", normalize(source)))
+                return known != mark and not fs.exists(source)
+        return False
+
     def _judge(self, fs: Filesystem, path: str, context: ToolContext) -> PolicyDecision:
-        if not fs.exists(path):
+        place = self._resolved(path)
+        if not fs.exists(place):
             return ALLOW
         _, state = _state(context, self)
-        if not fs.is_dir(path):
-            return self._known(fs, path, state)
-        for below in fs.glob("**/*", path):
+        if not fs.is_dir(place):
+            return self._known(fs, place, path, state)
+        for below in fs.glob("**/*", place):
             if not fs.is_dir(below):
-                decision = self._known(fs, below, state)
+                decision = self._known(fs, below, below, state)
                 if not decision.allowed:
                     return decision
         return ALLOW
 
-    def _known(self, fs: Filesystem, path: str, state: PolicyState | None) -> PolicyDecision:
+    def _known(self, fs: Filesystem, path: str, shown: str, state: PolicyState | None) -> PolicyDecision:
         known = None if state is None else state.keys.get(("file", normalize(path)))
         if known is None:
-            return PolicyDecision(False, f"Cannot write to {path} without reading it first")
+            return PolicyDecision(False, f"Cannot write to {shown} without reading it first")
         if known != fs.digest(path):
             return PolicyDecision(
                 False,
-                f"Cannot write to {path} without reading it first\nIt has changed since you last read it; read it again, then retry.",
+                f"Cannot write to {shown} without reading it first\nIt has changed since you last read it; read it again, then retry.",
             )
         return ALLOW
+
+    def _resolved(self, path: str) -> str:
+        return path if self.resolve is None else self.resolve(path)
 
     def _path(self, parameter: str, params: object) -> str | None:
         for name in (parameter,) if parameter else _PATH_FIELDS:
