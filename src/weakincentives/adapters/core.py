@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
-from dataclasses import field
+from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -28,6 +28,7 @@ from ..prompt import Prompt, RenderedPrompt, RunContext, Tool
 from ..prompt.rendering import OutputT, join_blocks
 from ..runtime import Session, ToolCall, ToolOutcome, aexecute_tools, execute_tools, workers
 from ..runtime.execute import drive
+from .guardrails import Guardrails
 
 FormT = TypeVar("FormT")
 
@@ -93,6 +94,8 @@ class PromptResponse(Generic[OutputT]):
     """Calls of this run that wait for somebody's approval."""
     messages: Sequence[Message] = field(default=(), repr=False, compare=False)
     """The whole conversation, the prompt first."""
+    unfinished: tuple[str, ...] = ()
+    """What completion checks still miss in this answer, or could not find out; empty when they are content."""
 
 
 class Conversation:
@@ -187,6 +190,8 @@ class Evaluation(Generic[OutputT]):
         self.limit(deadline, budget)
         self._retries_left = adapter.max_output_retries
         self._output = None if prompt.output_type is None else _OutputForm(prompt.output_type)
+        self.guardrails = Guardrails(prompt, session) if prompt.is_guarded else None
+        """Who watches over the run; None for a prompt without feedback and completion checks."""
 
     def limit(self, deadline: Deadline | None, budget: Budget | BudgetTracker | None) -> None:
         """Set the limits that are given; the earlier of the deadline and the budget's counts."""
@@ -256,6 +261,38 @@ class Evaluation(Generic[OutputT]):
             if outcome.outcome == "pending":
                 self.pending.append(outcome)
         self.answered = True
+        if self.guardrails is not None:
+            self.guardrails.note(outcomes)
+
+    async def take_feedback(self, driver: Driver) -> None:
+        """Let the guards speak about the calls that were answered last, once."""
+        assert self.guardrails is not None
+        text = await self.guardrails.feedback(self.turns, self.surroundings, driver.settle)
+        if text:
+            self.conversation.messages.append(Message("user", text))
+
+    async def take_answer(self, response: PromptResponse[OutputT], driver: Driver) -> PromptResponse[OutputT] | None:
+        """Let the completion checks look at an answer. None: something is missing; the model was told so, ask again."""
+        assert self.guardrails is not None
+        if response.tool_calls or response.pending or response.stop_reason == "refusal":
+            return response  # it goes on, waits for somebody, or will not
+        text, missing = await self.guardrails.missing(
+            response.text, response.output, self.turns, self.surroundings, driver.settle, last=self._is_over
+        )
+        if text:
+            self.conversation.messages.append(Message("user", text))
+            return None
+        return replace(response, unfinished=missing) if missing else response
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the next turn would be refused: better an answer that misses something than none."""
+        most = self.adapter.max_turns
+        return (
+            (most is not None and self.turns >= most)
+            or (self.deadline is not None and self.deadline.expired)
+            or (self.tracker is not None and self.tracker.exhausted)
+        )
 
     @property
     def surroundings(self) -> dict[str, Any]:
@@ -336,6 +373,9 @@ class Driver:
     async def execute(self, calls: Sequence[ToolCall], surroundings: dict[str, Any]) -> list[ToolOutcome]:
         return execute_tools(calls, **surroundings)
 
+    async def settle(self, value: Awaitable[Any]) -> Any:
+        return workers.wait_for(value)
+
 
 class AsyncDriver(Driver):
     """How the loop waits: by awaiting."""
@@ -347,6 +387,9 @@ class AsyncDriver(Driver):
 
     async def execute(self, calls: Sequence[ToolCall], surroundings: dict[str, Any]) -> list[ToolOutcome]:
         return await aexecute_tools(calls, **surroundings)
+
+    async def settle(self, value: Awaitable[Any]) -> Any:
+        return await value
 
 
 SYNC, ASYNC = Driver(), AsyncDriver()
@@ -450,10 +493,15 @@ class ProviderAdapter(ABC):
             evaluation.answer(await driver.execute(response.tool_calls, evaluation.surroundings))
 
     async def step(self, evaluation: Evaluation[OutputT], driver: Driver) -> PromptResponse[OutputT]:
-        """Ask until the model wants calls run or has answered in the form asked for."""
+        """Ask until the model wants calls run or has answered in the form asked for, with nothing missing."""
+        guarded = evaluation.guardrails is not None
+        if guarded:
+            await evaluation.take_feedback(driver)
         response = None
         while response is None:
             response = evaluation.hear(await driver.send(self, evaluation.next_turn()))
+            if guarded and response is not None:
+                response = await evaluation.take_answer(response, driver)
         return response
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from .completion import CompletionChecked
 from .events import Changes, RunContext, ToolInvoked, ToolProgress
+from .feedback import Feedback, FeedbackGiven
+from .guard import Guard, GuardContext
 from .overrides import LocalPromptOverridesStore, PromptOverridesStore
 from .policies import (
     ApprovalPolicy,
@@ -25,7 +28,12 @@ from .visibility import SectionVisibility, apply_visibility
 __all__ = [
     "ApprovalPolicy",
     "Changes",
+    "CompletionChecked",
+    "Feedback",
+    "FeedbackGiven",
     "FileBlock",
+    "Guard",
+    "GuardContext",
     "ImageBlock",
     "KeyedDependencyPolicy",
     "LocalPromptOverridesStore",

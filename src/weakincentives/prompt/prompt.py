@@ -21,6 +21,8 @@ from ..resources import ResourceContext, ResourceRegistry, ToolScope
 from ..session import Session
 from . import visibility
 from .artifacts import READ_ARTIFACT, read_artifact_tool
+from .feedback import Feedback, as_feedback
+from .guard import Guard, name_of, refuse_non_guard
 from .overrides import LATEST, AppliedOverrides, PromptOverride, PromptOverridesStore, PromptTexts
 from .policies import PlacedPolicy, ToolPolicy
 from .rendering import OutputT, RenderedPrompt, RenderedSection, View, examples_text, join_blocks
@@ -62,6 +64,17 @@ class ToolBinding:
         object.__setattr__(self, "secretive", any(serde.has_secrets(hint) for hint in declared if hint is not None))
 
 
+@frozen
+class PlacedGuard(Generic[T]):
+    """A guard of a prompt. Its place is `section/path/name#index`, as a policy's is."""
+
+    place: str
+    guard: T
+    sections: tuple[PlacedSection, ...] = ()
+    """The sections around it that can be disabled: a guard of a section that is not there is not asked. One of a
+    folded section is: what it guards goes on."""
+
+
 class _Layout:
     """All that is fixed about a prompt's sections, tools and policies: built once, looked up ever after."""
 
@@ -70,6 +83,8 @@ class _Layout:
         roots: tuple[PlacedSection, ...],
         prompt_policies: tuple[ToolPolicy, ...],
         extra_tools: tuple[Tool[Any, Any], ...] = (),
+        feedback: tuple[Feedback, ...] = (),
+        completion: tuple[Guard, ...] = (),
     ) -> None:
         self.roots = roots
         self.extra_tools = extra_tools
@@ -103,6 +118,9 @@ class _Layout:
         self.listeners = tuple(policy for policy in self.all_policies if policy.listens is not None)
         if len({policy.place for policy in self.all_policies}) < len(self.all_policies):
             raise PromptValidationError("Two policies have the same place. Give them different names.")
+        placed_sections = self.sections.values()
+        self.feedback = (*_placed_guards(placed_sections, "feedback"), *_guards_at("", feedback))
+        self.completion = (*_placed_guards(placed_sections, "completion"), *_guards_at("", completion))
         self.openers = _openers(self.folds)
         for name in self.openers:
             if name in self.tools:
@@ -130,6 +148,9 @@ class PromptTemplate(Generic[OutputT]):
         *,
         sections: Sequence[Section[Any]] = (),
         policies: Sequence[ToolPolicy] = (),
+        feedback: Sequence[Guard | Feedback] = (),
+        completion: Sequence[Guard] = (),
+        max_reminders: int = 3,
         ns: str | None = None,
         key: str | None = None,
         name: str | None = None,
@@ -141,7 +162,15 @@ class PromptTemplate(Generic[OutputT]):
         self.policies = tuple(policies)
         for policy in self.policies:
             refuse_non_policy(policy, "PromptTemplate")
-        self._layout = _Layout(place(self.sections), self.policies)
+        self.feedback = tuple(as_feedback(given, "PromptTemplate") for given in feedback)
+        self.completion = tuple(completion)
+        for guard in self.completion:
+            refuse_non_guard(guard, "PromptTemplate", "completion")
+        if isinstance(max_reminders, bool) or not isinstance(max_reminders, int) or max_reminders < 0:
+            raise PromptValidationError(f"PromptTemplate: max_reminders must be 0 or more, got {max_reminders!r}.")
+        self.max_reminders = max_reminders
+        """How often the model is sent back to work by completion checks before its answer is taken as it is."""
+        self._layout = _Layout(place(self.sections), self.policies, (), self.feedback, self.completion)
 
     def __repr__(self) -> str:
         return f"<PromptTemplate: {', '.join(root.name for root in self._layout.roots) or 'no sections'}>"
@@ -243,7 +272,7 @@ class Prompt(Generic[OutputT]):
             layout = template._layout
             if bound.sections or bound.extra_tools:
                 roots = place(bound.sections, after=layout.roots)
-                layout = _Layout(roots, template.policies, bound.extra_tools)
+                layout = _Layout(roots, template.policies, bound.extra_tools, template.feedback, template.completion)
             names = frozenset(layout.tools).union(layout.openers)
             for policy in layout.all_policies:
                 validate = getattr(policy.policy, "validate", None)
@@ -292,6 +321,22 @@ class Prompt(Generic[OutputT]):
     def all_policies(self) -> tuple[PlacedPolicy, ...]:
         """Every policy: those of the sections in document order, then the prompt's."""
         return self._checked().layout.all_policies
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether there is feedback or a completion check at all."""
+        layout = (self._plan or self._checked()).layout
+        return bool(layout.feedback or layout.completion)
+
+    def feedback(self, session: Session | None = None) -> tuple[PlacedGuard[Feedback], ...]:
+        """Who may have something to say while the model works: the enabled sections' in document order, the prompt's."""
+        plan = self._plan or self._checked()
+        return _on_duty(plan, plan.layout.feedback, session)
+
+    def completion(self, session: Session | None = None) -> tuple[PlacedGuard[Guard], ...]:
+        """Who is asked whether the task is done, in the same order."""
+        plan = self._plan or self._checked()
+        return _on_duty(plan, plan.layout.completion, session)
 
     @property
     def texts(self) -> PromptTexts:
@@ -577,6 +622,27 @@ def _placed_policies(prefix: str, policies: Sequence[ToolPolicy]) -> tuple[Place
         PlacedPolicy(f"{prefix}{getattr(policy, 'name', None) or type(policy).__name__}#{index}", policy)
         for index, policy in enumerate(policies)
     )
+
+
+def _placed_guards(sections: Iterable[PlacedSection], word: str) -> tuple[PlacedGuard[Any], ...]:
+    found: list[PlacedGuard[Any]] = []
+    for placed in sections:
+        guards: Sequence[Any] = getattr(placed.section, word)
+        if guards:
+            gates = tuple(above for above in placed.lineage() if above.section.enabled is not None)
+            found += _guards_at(f"{placed.name}/", guards, gates)
+    return tuple(found)
+
+
+def _guards_at(prefix: str, guards: Sequence[T], gates: tuple[PlacedSection, ...] = ()) -> tuple[PlacedGuard[T], ...]:
+    return tuple(PlacedGuard(f"{prefix}{name_of(guard)}#{index}", guard, gates) for index, guard in enumerate(guards))
+
+
+def _on_duty(plan: _Plan, guards: tuple[PlacedGuard[T], ...], session: Session | None) -> tuple[PlacedGuard[T], ...]:
+    if not any(guard.sections for guard in guards):
+        return guards
+    view = View(plan.values, session)
+    return tuple(guard for guard in guards if all(map(view.is_enabled, guard.sections)))
 
 
 def _by_type(params: tuple[object, ...]) -> dict[type, object]:

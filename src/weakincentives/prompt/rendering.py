@@ -94,7 +94,8 @@ class View:
         section = placed.section
         heading = "" if section.title is None else f"{'#' * min(placed.level, _DEEPEST_HEADING)} {section.title}"
         if visibility is SectionVisibility.SUMMARY:
-            return join_blocks(heading, section.summary or "", hint(placed.name, has_tools=placed.has_tools))
+            summary = section.render_summary(self._values[placed.path], session=self._session).strip()
+            return join_blocks(heading, summary, hint(placed.name, has_tools=placed.has_tools))
         return join_blocks(heading, self._body(placed), examples_text(section.tools))
 
     def whole(self, placed: PlacedSection) -> str:

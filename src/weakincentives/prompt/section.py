@@ -17,6 +17,8 @@ from typing_extensions import TypeVar
 
 from ..errors import PromptEvaluationError, PromptValidationError
 from ..session import Session
+from .feedback import Feedback, as_feedback
+from .guard import Guard, refuse_non_guard
 from .policies import ToolPolicy
 from .tool import Tool
 from .visibility import SectionPath, SectionVisibility
@@ -51,6 +53,8 @@ class Section(Generic[ParamsT]):
         visibility: SectionVisibility | Callable[..., SectionVisibility] = SectionVisibility.FULL,
         summary: str | None = None,
         accepts_overrides: bool = True,
+        feedback: Sequence[Guard | Feedback] = (),
+        completion: Sequence[Guard] = (),
     ) -> None:
         self.title = title.strip() if title is not None and title.strip() else None
         self.key = key
@@ -71,6 +75,10 @@ class Section(Generic[ParamsT]):
             )
         for policy in self.policies:
             refuse_non_policy(policy, called)
+        self.feedback = tuple(as_feedback(given, called) for given in feedback)
+        self.completion = tuple(completion)
+        for guard in self.completion:
+            refuse_non_guard(guard, called, "completion")
         self.enabled = None if enabled is None else Condition(enabled, "enabled", called)
         self.visibility = (
             visibility if isinstance(visibility, SectionVisibility) else Condition(visibility, "visibility", called)
@@ -97,6 +105,10 @@ class Section(Generic[ParamsT]):
     def render_body(self, params: ParamsT, *, session: Session | None = None) -> str:  # noqa: ARG002
         """The text below the heading. Must be pure: the same params and session give the same text."""
         return "" if self.template is None else expand(self.template, params)
+
+    def render_summary(self, params: ParamsT, *, session: Session | None = None) -> str:  # noqa: ARG002
+        """What stands in place of a folded section. As pure as the body; only a section with `summary=` is ever folded."""
+        return self.summary or ""
 
     def resources(self) -> Mapping[Any, object]:
         """What the section brings along: type to instance or `Binding`. Return the same instances each time: they live
@@ -128,6 +140,8 @@ class MarkdownSection(Section[ParamsT]):
         visibility: SectionVisibility | Callable[..., SectionVisibility] = SectionVisibility.FULL,
         summary: str | None = None,
         accepts_overrides: bool = True,
+        feedback: Sequence[Guard | Feedback] = (),
+        completion: Sequence[Guard] = (),
     ) -> None:
         super().__init__(
             title=title,
@@ -140,6 +154,8 @@ class MarkdownSection(Section[ParamsT]):
             visibility=visibility,
             summary=summary,
             accepts_overrides=accepts_overrides,
+            feedback=feedback,
+            completion=completion,
         )
         self.template: str | None = dedent(template).strip()
 
