@@ -5,4 +5,12 @@ What a suite needs beyond the runtime (an interpreter, a sandbox) is loaded when
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from .planning import Plan, PlanningToolsSection, PlanStep, StepChange, UpdatePlan
+
+__all__ = [
+    "Plan",
+    "PlanStep",
+    "PlanningToolsSection",
+    "StepChange",
+    "UpdatePlan",
+]
