@@ -43,7 +43,7 @@ def test_a_lone_receipt_takes_a_few_bytes() -> None:
 @given(st.sets(st.integers(1, 3 * BUCKET), min_size=1, max_size=60))
 def test_gathering_finds_every_receipt_in_its_bucket(cursors: set[int]) -> None:
     """Each tag's sets, joined over the buckets, are the cursors that carried it; spans cover their times."""
-    postings, spans = gather((cursor, cursor * 10, [("tag", "a")]) for cursor in cursors)
+    postings, spans = gather((cursor, cursor * 10, ["tag=a"]) for cursor in cursors)
 
     found = {bucket * BUCKET + place for (bucket, _), some in postings.items() for place in offsets(some)}
     assert found == cursors

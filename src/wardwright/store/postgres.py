@@ -682,10 +682,10 @@ class PostgresStore:
                     "SELECT cursor, scope, payload FROM receipt WHERE cursor = ANY(%s)", (cursors,)
                 ).fetchall()
             }
-            taken: list[tuple[int, int, Sequence[tuple[str, str]]]] = []
+            taken: list[tuple[int, int, Sequence[str]]] = []
             for cursor in cursors:
                 # Its bit goes with this chunk even if retention took it or somebody emptied it: else this would never end.
-                tags = [(TENANT_TAG, tenant)]
+                tags = [f"{TENANT_TAG}={tenant}"]
                 taken.append((cursor, 0, tags))
                 if cursor not in found:
                     continue

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from wardwright.store.protocol import ReceiptQuery, StoredReceipt
@@ -38,10 +38,13 @@ class Span(NamedTuple):
     last_ms: int
 
 
-@lru_cache(maxsize=65_536)
 def tag_id(name: str, value: str) -> int:
     """A signed 64-bit hash."""
-    plain = f"{name}\x00{value}".encode("utf-8", "surrogatepass")
+    return _tag_id(f"{name}={value}")
+
+
+def _tag_id(tag: str) -> int:
+    plain = tag.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little", signed=True)
 
 
@@ -76,26 +79,27 @@ def offsets(bits: int) -> Iterator[int]:
         bits ^= 1 << top
 
 
-def gather(receipts: Iterable[tuple[int, int, Sequence[tuple[str, str]]]]) -> tuple[dict[Place, int], list[Span]]:
-    """Postings and spans of these receipts (cursor, time, tags), to be merged with what is stored."""
-    found: dict[int, dict[int, list[int]]] = {}
+def gather(receipts: Iterable[tuple[int, int, Iterable[str]]]) -> tuple[dict[Place, int], list[Span]]:
+    """Postings and spans of these receipts (cursor, time, tags as `name=value`), to be merged with what is stored."""
+    found: dict[int, defaultdict[str, list[int]]] = {}
     spans: dict[int, tuple[int, int]] = {}
     for cursor, at_ms, tags in receipts:
         bucket, offset = divmod(cursor, BUCKET)
         block = cursor // BLOCK
         first, last = spans.get(block, (at_ms, at_ms))
         spans[block] = (min(first, at_ms), max(last, at_ms))
-        places = found.setdefault(bucket, {})
-        for name, value in tags:
-            tag = tag_id(name, value)
-            if tag in places:
-                places[tag].append(offset)
-            else:
-                places[tag] = [offset]
-    postings = {
-        (bucket, tag): _union(places[tag]) for bucket, places in sorted(found.items()) for tag in sorted(places)
-    }
-    return postings, [Span(block, *span) for block, span in sorted(spans.items())]
+        places = found.get(bucket)
+        if places is None:
+            places = found[bucket] = defaultdict(list)
+        for tag in tags:
+            places[tag].append(offset)
+    postings: dict[Place, int] = {}
+    for bucket, places in found.items():
+        for tag, some in places.items():
+            place = (bucket, _tag_id(tag))
+            postings[place] = postings.get(place, 0) | _union(some)
+    # In the order of the table, so that each of its pages is met once.
+    return dict(sorted(postings.items())), [Span(block, *span) for block, span in sorted(spans.items())]
 
 
 def _union(places: list[int]) -> int:

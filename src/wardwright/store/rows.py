@@ -36,11 +36,10 @@ from wardwright.store.postings import ID_TAG, TENANT_TAG
 from wardwright.store.protocol import Checkpoint, StoredReceipt
 
 Tags = tuple[tuple[str, str], ...]
+"""Filter names and values. Packed and indexed as `name=value`: no name has an equals sign."""
 
-_DEFLATED: Final = 1
+_DEFLATED: Final = b"\x01"
 _WINDOW: Final = -13
-_MEMORY: Final = 4
-"""Little memory: making a deflater of the usual size costs more than deflating a receipt, and empties the processor's cache."""
 _DICTIONARY: Final = (
     b'[["kind","admin"],["kind","exchange"],["tenant",""],["application",""],["agent",""],["user",""],["session_id",""],'
     b'["run_id",""],["principal",""],["tool_namespace",""],["tool_name",""],["tool_phase","argument_repair"],["tool_phase",'
@@ -74,6 +73,8 @@ _DICTIONARY: Final = (
     b'"tool_choice":{"mode":"auto"},"tool_context":{"phase":"planning"},"wire":"chat_completions"},"version":1}'
 )
 """What receipts have in common. CAUTION: it is part of the format; a change needs a new first byte, and this one kept for reading."""
+_DEFLATER: Final = zlib.compressobj(2, zlib.DEFLATED, _WINDOW, 6, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
+"""Knows the dictionary already; a copy is cheaper than a new one. Little memory, for the processor's cache."""
 
 
 def key(text: str) -> bytes:
@@ -195,27 +196,26 @@ def scope_state(
 
 def pack(tags: Tags, body: bytes) -> bytes:
     """Tags and body of a receipt in one column; together they deflate to less than the body alone would with tags beside it."""
-    plain = dump(tags) + b"\n" + body
-    deflater = zlib.compressobj(2, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
-    return bytes((_DEFLATED,)) + deflater.compress(plain) + deflater.flush()
+    deflater = _DEFLATER.copy()
+    start = deflater.compress(dump([f"{name}={value}" for name, value in tags]) + b"\n" + body)
+    return _DEFLATED + start + deflater.flush()
 
 
-def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[tuple[str, str]]:
+def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:
     """What a receipt is indexed by: its own tags, its id, and whose it is. An erased one by its id alone."""
-    own = [(ID_TAG, _shown(receipt_id))]
-    return [*own, *erased_tags(scope, payload)] if payload else own
+    return [*erased_tags(scope, payload), f"{ID_TAG}={_shown(receipt_id)}"]
 
 
-def erased_tags(scope: bytes, payload: bytes | None) -> list[tuple[str, str]]:
+def erased_tags(scope: bytes, payload: bytes | None) -> list[str]:
     """What erasure takes out of the index: all but the id."""
-    return [*_unpack_tags(payload), (TENANT_TAG, tenant_of(_shown(scope)))] if payload else []
+    return [*_unpack_tags(payload), f"{TENANT_TAG}={tenant_of(_shown(scope))}"] if payload else []
 
 
-def _unpack_tags(payload: bytes) -> list[tuple[str, str]]:
+def _unpack_tags(payload: bytes) -> list[str]:
     """The tags alone: they come first, so the body need not be inflated."""
     try:
         inflater = zlib.decompressobj(_WINDOW, _DICTIONARY)
-        plain = inflater.decompress(memoryview(payload)[1:], 2048)
+        plain = inflater.decompress(memoryview(payload)[1:], 1024)
         while b"\n" not in plain and (more := inflater.decompress(inflater.unconsumed_tail, 16_384)):
             plain += more
         return load(plain[: plain.index(b"\n")])
@@ -250,13 +250,13 @@ def unpack(payload: Any) -> tuple[Tags, bytes]:
     if not payload or not isinstance(payload, bytes):
         return (), b""
     try:
-        if payload[0] != _DEFLATED:
+        if payload[:1] != _DEFLATED:
             return (), b""
         inflater = zlib.decompressobj(_WINDOW, _DICTIONARY)
         plain = inflater.decompress(payload[1:]) + inflater.flush()
         tags, body = plain.split(b"\n", 1)
-        return tuple((name, value) for name, value in load(tags)), body
-    except (zlib.error, ValueError, TypeError):
+        return tuple((name, value) for name, _, value in (tag.partition("=") for tag in load(tags))), body
+    except (zlib.error, ValueError, TypeError, AttributeError):
         return (), b""
 
 

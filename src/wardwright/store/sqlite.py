@@ -52,13 +52,13 @@ from wardwright.store.protocol import (
 )
 from wardwright.store.upkeep import Upkeep
 
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE scope (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE);
 CREATE TABLE cell (
     scope INTEGER NOT NULL, name BLOB NOT NULL, number INTEGER, value BLOB NOT NULL, PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
-CREATE INDEX cell_call ON cell (number, scope) WHERE name >= x'02' AND number IS NOT NULL;
+CREATE TABLE call (hash INTEGER NOT NULL, scope INTEGER NOT NULL, PRIMARY KEY (hash, scope)) WITHOUT ROWID;
 CREATE TABLE sealed (
     scope BLOB NOT NULL, name BLOB NOT NULL, expires_at_ms INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
@@ -86,7 +86,7 @@ _HEAD: Final = b"\x00"
 """`number` is the version; the value holds the time it was written, and the head."""
 _REGISTER: Final = b"\x01"
 _LEDGER: Final = b"\x02"
-"""`number` is the hash of a call that `sessions_of` must find."""
+"""`number` is the hash of a call that `sessions_of` must find; the table `call` leads to it."""
 
 _INDEX_CHUNK: Final = 1024
 _ERASE_CHUNK: Final = 256
@@ -148,6 +148,7 @@ class SqliteStore:
         self._seats: list[_Seat] = []
         self._files: list[int] = []
         self._upkeep = Upkeep(self.maintain, _UPKEEP_EVERY) if upkeep else None
+        self._end = ("", 0, b"unknown")
         try:
             # The file holds who called what: nobody else's business.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -313,13 +314,13 @@ class SqliteStore:
         with self._reading(self._hot) as connection:
             for call_id in call_ids:
                 # The newest session, should a provider have used an id twice.
-                for name, scope in connection.execute(
-                    "SELECT cell.name, scope.key FROM cell JOIN scope ON scope.id = cell.scope "
-                    "WHERE number = ? AND name >= x'02' ORDER BY cell.scope DESC",
-                    (rows.call_hash(tenant, call_id),),
+                for (scope,) in connection.execute(
+                    "SELECT scope.key FROM call JOIN cell ON cell.scope = call.scope AND cell.name = ? AND number = hash "
+                    "JOIN scope ON scope.id = call.scope WHERE hash = ? ORDER BY call.scope DESC",
+                    (_LEDGER + rows.key(f"c:{call_id}"), rows.call_hash(tenant, call_id)),
                 ):
                     session = rows.text(scope)
-                    if name == _LEDGER + rows.key(f"c:{call_id}") and rows.tenant_of(session) == tenant:
+                    if rows.tenant_of(session) == tenant:
                         found[call_id] = session
                         break
         return found
@@ -395,6 +396,10 @@ class SqliteStore:
                 "INSERT INTO cell VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number, value = excluded.value",
                 cells,
             )
+            calls = [(call, number) for _, call, _ in columns.ledger if call is not None]
+            if calls:
+                # A table of its own, because an index of cells would repeat their names: four times the pages, each touched at random.
+                connection.executemany("INSERT OR IGNORE INTO call VALUES (?, ?)", calls)
             for rule, sub in columns.removed:
                 connection.execute("DELETE FROM cell WHERE scope = ? AND name = ?", (number, _register_name(rule, sub)))
         for scope, name in commit.unseal:
@@ -406,11 +411,20 @@ class SqliteStore:
             )
         return None if commit.receipt is None else self._append(connection, commit.receipt)
 
-    @staticmethod
-    def _append(connection: sqlite3.Connection, receipt: ReceiptRow) -> ChainLink:
-        writer, last, previous = connection.execute("SELECT writer, sequence, hash FROM chain").fetchone()
-        link = rows.next_link(writer, last, previous, receipt)
-        hashed = bytes.fromhex(link.hash)
+    def _append(self, connection: sqlite3.Connection, receipt: ReceiptRow) -> ChainLink:
+        # The end of the chain as this process left it, unless another has been there since (or a rollback took it back).
+        writer, last, previous = self._end
+        while True:
+            link = rows.next_link(writer, last, previous, receipt)
+            hashed = bytes.fromhex(link.hash)
+            moved = connection.execute(
+                "UPDATE chain SET sequence = ?, previous_hash = ?, hash = ? WHERE hash = ?",
+                (link.sequence, previous, hashed, previous),
+            )
+            if moved.rowcount:
+                break
+            writer, last, previous = connection.execute("SELECT writer, sequence, hash FROM chain").fetchone()
+        self._end = (writer, link.sequence, hashed)
         connection.execute(
             "INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)",
             (
@@ -422,9 +436,6 @@ class SqliteStore:
                 rows.key(receipt.scope),
                 rows.pack(receipt.tags, receipt.body),
             ),
-        )
-        connection.execute(
-            "UPDATE chain SET sequence = ?, previous_hash = ?, hash = ?", (link.sequence, previous, hashed)
         )
         return link
 
@@ -649,6 +660,10 @@ class SqliteStore:
 
     @staticmethod
     def _erase_scope(connection: sqlite3.Connection, number: int, key: bytes) -> None:
+        connection.execute(
+            "DELETE FROM call WHERE scope = ?1 AND hash IN (SELECT number FROM cell WHERE scope = ?1 AND name >= x'02')",
+            (number,),
+        )
         connection.execute("DELETE FROM cell WHERE scope = ?", (number,))
         connection.execute("DELETE FROM sealed WHERE scope = ?", (key,))
         connection.execute("DELETE FROM scope WHERE id = ?", (number,))
@@ -708,7 +723,7 @@ class SqliteStore:
             if row is None:
                 return 0
             bucket, left = row[0], decode(row[1])
-            taken: list[tuple[int, int, Sequence[tuple[str, str]]]] = []
+            taken: list[tuple[int, int, Sequence[str]]] = []
             while left and len(taken) < _ERASE_CHUNK:
                 offset = left.bit_length() - 1
                 left ^= 1 << offset
@@ -717,7 +732,7 @@ class SqliteStore:
                     "SELECT scope, payload FROM receipt WHERE sequence = ?", (cursor,)
                 ).fetchone()
                 # Its bit goes with this chunk even if retention took it or somebody emptied it: else this would never end.
-                tags = [(TENANT_TAG, tenant)]
+                tags = [f"{TENANT_TAG}={tenant}"]
                 taken.append((cursor, 0, tags))
                 if found is None:
                     continue
