@@ -5,12 +5,17 @@ What a suite needs beyond the runtime (an interpreter, a sandbox) is loaded when
 
 from __future__ import annotations
 
+from .mounts import HostMount
 from .planning import Plan, PlanningToolsSection, PlanStep, StepChange, UpdatePlan
+from .vfs import VfsConfig, VfsToolsSection
 
 __all__ = [
+    "HostMount",
     "Plan",
     "PlanStep",
     "PlanningToolsSection",
     "StepChange",
     "UpdatePlan",
+    "VfsConfig",
+    "VfsToolsSection",
 ]
