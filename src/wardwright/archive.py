@@ -1,20 +1,26 @@
 """Receipts in the order they were written, from a store or an NDJSON export; can be read any number of times.
 
-Gives whole receipts as plain values. Erased ones are passed over: their chain holds, but nothing is left to read.
+Gives whole receipts as plain values. Erased ones are passed over: their chain holds, but nothing is left to read. Also what a
+store remembers of one session, for a simulation to start from. Writes nothing but the store's own index.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
 from wardwright import receipts
 from wardwright.errors import WardwrightError
+from wardwright.gateway import scopes_of
+from wardwright.history import Head, Registers, ledger_keys
+from wardwright.policy.compile import Plan
 from wardwright.receipts import Receipt
-from wardwright.store import Store, StoredReceipt
+from wardwright.store import ReceiptQuery, Store, StoredReceipt
+from wardwright.wire.turn import Caller, Turn
 
 _PAGE: Final = 500
 
@@ -60,6 +66,38 @@ class ExportedArchive:
 
     def __iter__(self) -> Iterator[Receipt]:
         return iter(self._receipts)
+
+
+class SessionUnknown(WardwrightError, LookupError):
+    """A session that a store knows nothing of."""
+
+
+def session_caller(store: Store, session_id: str) -> Caller:
+    """Who a session belongs to, by its newest receipt."""
+    for stored in store.receipts(ReceiptQuery(tags={"session_id": (session_id,)}, limit=1)).receipts:
+        kept = receipts.load(stored.row.body)["caller"]
+        return Caller(**{name: kept[name] for name in Caller.__dataclass_fields__ if name in kept})
+    raise SessionUnknown(f"no session {session_id!r} in the store")
+
+
+def session_registers(store: Store, plan: Plan, turns: Iterable[Turn], caller: Caller, key: bytes) -> Registers:
+    """What the store remembers of a session, as far as ruling on these turns, whole or in part, may need it.
+
+    The turns come after what is stored. `key` is the session's digest key; with another one, arguments that are equal to
+    earlier ones are not known to be.
+    """
+    named = [replace(turn, caller=caller) for turn in turns]
+
+    def wanted(_: Head) -> Iterator[str]:
+        for turn in named:
+            # A head that knows nothing asks for everything. A forced choice is known by the transcript it came with.
+            forced = turn.tool_choice is not None and turn.tool_choice.mode == "tool"
+            for end in range(1 if forced else len(turn.items), len(turn.items) + 1):
+                yield from ledger_keys(replace(turn, items=turn.items[:end]), key, Head())
+            yield from ledger_keys(replace(turn, gate="reply"), key, Head())
+
+    scopes = dict.fromkeys(scope for turn in named for scope in scopes_of(plan, turn))
+    return Registers(store.load(tuple(scopes), wanted), key)
 
 
 def _exported(path: Path) -> list[Receipt]:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -19,7 +20,7 @@ import orjson
 import typer
 
 from wardwright import receipts as receipt
-from wardwright.archive import ExportedArchive, StoredArchive
+from wardwright.archive import ExportedArchive, StoredArchive, session_caller, session_registers
 from wardwright.cases import Outcome, load_cases, play
 from wardwright.config import load_config
 from wardwright.errors import ConfigError, Problem, WardwrightError
@@ -152,7 +153,15 @@ def simulate(
     ] = "",
     wire: Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; found out when not given.")] = "",
     model: Annotated[str, typer.Option(help="The governed model, when the transcript does not name it.")] = "",
-    session: Annotated[str, typer.Option("--session", help="Name of the session in the simulation.")] = "simulation",
+    session: Annotated[
+        str, typer.Option("--session", help="Name of the session; with --db, the stored one to go on from.")
+    ] = "simulation",
+    db: Annotated[
+        str, typer.Option("--db", help="Start from what this store remembers of --session; nothing is written there.")
+    ] = "",
+    key_file: Annotated[
+        Path | None, typer.Option(help="With --db: the session's digest key, to know equal arguments again.")
+    ] = None,
     step_ms: Annotated[int, typer.Option(min=0, help="Milliseconds between two gates.")] = 0,
     as_recorded: Annotated[
         bool, typer.Option("--as-recorded", help="Keep refused calls and their results in later requests.")
@@ -161,10 +170,19 @@ def simulate(
 ) -> None:
     """Run a recorded conversation through the gates. Nothing is executed, sent, used up or kept."""
     plan = compile_plan(load_config(config))
+    talk = read_transcript(_read(transcript), cast("WireName", _one_of("--wire", wire, WIRES)) if wire else None)
+    caller, registers = Caller(session_id=session), None
+    if db:
+        with _store(db) as store:
+            caller = session_caller(store, session)
+            turns = [replace(turn, model=model or turn.model) for turn in talk.turns]
+            key = b"simulation" if key_file is None else _bytes(key_file)
+            registers = session_registers(store, plan, turns, caller, key)
     found = run_simulation(
         plan,
-        read_transcript(_read(transcript), cast("WireName", _one_of("--wire", wire, WIRES)) if wire else None),
-        caller=Caller(session_id=session),
+        talk,
+        registers=registers,
+        caller=caller,
         model=model,
         now=_now_ms(),
         step_ms=step_ms,

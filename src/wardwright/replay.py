@@ -606,6 +606,8 @@ def _never_kept(rule: Rule) -> str:
         return "text is not kept"
     if isinstance(rule, ArgumentSchema) and rule.schema is None:
         return "the declared schema is not kept"
+    if rule.action.name == "set_controls":
+        return "the controls of declared tools are not kept"
     if isinstance(rule, Budget) and "seconds" in rule.limits:
         return "the time a provider took is not kept"
     if isinstance(rule, ToolSequence):

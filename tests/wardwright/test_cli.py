@@ -13,8 +13,11 @@ import pytest
 
 from wardwright import compile_plan, load_config, receipts
 from wardwright.cli import main
-from wardwright.history import Delta
+from wardwright.history import Delta, ScopeDelta, scope_key
+from wardwright.simulate import read_transcript
+from wardwright.simulate import simulate as run_simulation
 from wardwright.store import SqliteStore, checkpoint
+from wardwright.wire.turn import Caller
 
 from .test_replay import ALLOW, calls, recorded
 
@@ -194,6 +197,59 @@ def test_simulate_compares_surfaces(shell: Shell) -> None:
         "surface at 3 (result_interpretation): 1 of 2 tools, without shell_exec; would cost shell_exec"
         in out.splitlines()
     )
+
+
+LOOP = (
+    "governance:\n  - {id: loop, kind: tool_loop_threshold, action: deny_call, threshold: 3, tool: {name: '*'},"
+    " equal: tool+arguments}\n"
+)
+
+
+def remembered(path: Path) -> SqliteStore:
+    """A store in which a tenant's session has called the same tool twice."""
+    store = SqliteStore(path, upkeep=False)
+    plan, caller = compile_plan(load_config(LOOP)), Caller(tenant="t", session_id="s")
+    found = run_simulation(plan, read_transcript(twice("a")), caller=caller, now=1)
+    state = found.registers.scopes[scope_key("session_id", caller)]
+    change = ScopeDelta(scope_key("session_id", caller), "session_id", 0, state.head, dict(state.registers.items()))
+    change.ledger.update(state.ledger.items())
+    store.commit(Delta(2, (change,)), receipts.record(found.receipts[-1]))
+    return store
+
+
+def twice(name: str) -> list[dict[str, Any]]:
+    called = [{"id": f"{name}{number}", "name": "browser_open", "arguments": {}} for number in range(2)]
+    return [{"role": "user", "content": name}, {"role": "assistant", "tool_calls": called}]
+
+
+def test_simulate_goes_on_from_a_stored_session(shell: Shell) -> None:
+    """G51: with --db it starts from what the store remembers of the session, and leaves that as it is."""
+    key = scope_key("session_id", Caller(tenant="t", session_id="s"))
+    store = remembered(shell.folder / "s.db")
+    before = store.load([key], lambda head: ["c:a0", "c:b0"])
+    store.close()
+    plan, talk = shell.file("plan.yaml", LOOP), shell.file("talk.json", orjson.dumps(twice("b")))
+
+    alone = shell.json("simulate", "--config", plan, talk)
+    after = shell.json("simulate", "--config", plan, talk, "--session", "s", "--db", "s.db")
+
+    assert [call["call_id"] for call in alone["blocked_calls"]] == []
+    assert [call["call_id"] for call in after["blocked_calls"]] == ["b0", "b1"]
+    store = SqliteStore(shell.folder / "s.db", upkeep=False)
+    assert store.load([key], lambda head: ["c:a0", "c:b0"]) == before
+    store.close()
+
+
+def test_simulate_needs_the_sessions_key_to_know_equal_arguments(shell: Shell) -> None:
+    """Arguments are kept as keyed digests: with another key, equal ones are not known to be equal."""
+    remembered(shell.folder / "s.db").close()
+    plan, talk = shell.file("plan.yaml", LOOP), shell.file("talk.json", orjson.dumps(twice("b")))
+    asked = ("simulate", "--config", plan, talk, "--session", "s", "--db", "s.db", "--key-file")
+
+    known = shell.json(*asked, shell.file("key", b"simulation"))
+    other = shell.json(*asked, shell.file("other", b"another"))
+
+    assert (len(known["blocked_calls"]), len(other["blocked_calls"])) == (2, 0)
 
 
 # replay, diff, report
@@ -385,6 +441,10 @@ def test_init_replaces_nothing_unasked(shell: Shell) -> None:
             "wardwright: --wire 'morse': expected one of chat_completions, responses, anthropic, mcp",
         ),
         (("simulate", "--config", "broken.yaml", "talk.json"), "broken.yaml:1:1: $: expected a mapping"),
+        (
+            ("simulate", "--config", "plan.yaml", "talk.json", "--db", "store.db", "--session", "nobody"),
+            "wardwright: no session 'nobody' in the store",
+        ),
         (("replay", "--config", "plan.yaml"), "wardwright: give the receipts to read: either --db or --receipts"),
         (("replay", "--config", "plan.yaml", "--db", "none.db"), "wardwright: none.db: no such store"),
         (

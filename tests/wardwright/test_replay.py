@@ -215,6 +215,19 @@ def test_an_unread_status_is_named_when_the_catalog_would_read_it() -> None:
     ]
 
 
+def test_clamped_controls_are_not_replayed() -> None:
+    """What a caller asked of a hosted tool is not kept, so what a limit would have made of it cannot be known."""
+    text = rule(
+        "kind: tool_selector, action: set_controls, controls: {max_uses: 1}, tool: {namespace: provider.web_search}"
+    )
+
+    again = replay(plan(text), recorded(ALLOW, calls("browser_open")))
+
+    assert [(one.rule_id, one.missing) for one in again.unreplayable] == [
+        ("r", "the controls of declared tools are not kept")
+    ]
+
+
 def test_captured_arguments_are_replayed() -> None:
     """With capture switched on, predicates and given schemas see what the tool would have seen."""
     stored = recorded(ALLOW, calls("shell_exec", arguments='{"cmd": "rm -r x"}'), capture=True)
