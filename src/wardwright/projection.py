@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import combinations, permutations
 from typing import Any, Final, Literal, TypeAlias
 
@@ -32,6 +33,11 @@ ConflictKind: TypeAlias = Literal["routes", "preference", "transition"]
 """routes: both at once leave no model that may answer, which blocks
 preference: one prefers a model that the other does not allow, so the preference is ignored
 transition: both move the same machine to different states; the higher priority wins, then the first declared"""
+
+RegionLabel: TypeAlias = Literal["controllable", "observable", "opaque"]
+"""controllable: it can be bounded, hidden or refused before it runs
+observable: the provider runs it and reports it; rules see it afterwards
+opaque: nothing of it is seen"""
 
 _GATES: Final[tuple[Gate, ...]] = ("request", "reply", "result")
 _KEYS: Final = (
@@ -110,6 +116,21 @@ class MachineNode:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """One kind of tools at one target, and how far it can be governed there (G26)."""
+
+    target: str
+    tools: str
+    """Namespace: `*` for tools that callers and the gateway run, `provider.<kind>` for hosted ones, `provider.*` for the rest of these."""
+    label: RegionLabel
+    events: bool
+    controls: tuple[str, ...] = ()
+    """What can be set before the call."""
+    unset: tuple[str, ...] = ()
+    """Rules that set a control which this target does not take: they do nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
 class Projection:
     """One model's plan, laid out."""
 
@@ -119,6 +140,7 @@ class Projection:
     machines: tuple[MachineNode, ...]
     nodes: tuple[Node, ...]
     conflicts: tuple[PossibleConflict, ...]
+    regions: tuple[Region, ...] = ()
 
     def node(self, rule_id: str) -> Node:
         return next(node for node in self.nodes if node.id == rule_id)
@@ -135,6 +157,9 @@ class Projection:
             "conflicts": [
                 {"kind": one.kind, "rules": list(one.rules), "gates": list(one.gates), "message": one.message}
                 for one in self.conflicts
+            ],
+            "regions": [
+                {name: _plain(getattr(one, name)) for name in one.__dataclass_fields__} for one in self.regions
             ],
         }
 
@@ -159,7 +184,32 @@ def project_model(part: ModelPlan) -> Projection:
         tuple(_machines(part, rules, nodes)),
         nodes,
         conflicts,
+        tuple(_regions(part, rules)),
     )
+
+
+def _regions(part: ModelPlan, rules: Sequence[Rule]) -> Iterator[Region]:
+    """Of every target that can use tools. What no record mentions is opaque, whatever the provider may do."""
+    for target in part.targets:
+        if not target.tools:
+            continue
+        yield Region(target.model, "*", "controllable", events=True)
+        for kind, known in target.capabilities.items():
+            namespace = f"provider.{kind}"
+            label: RegionLabel = "controllable" if known.controls else "observable" if known.events else "opaque"
+            unset = tuple(
+                rule.id
+                for rule in rules
+                if rule.action.name == "set_controls"
+                and not set(rule.action.controls) <= set(known.controls)
+                and any(_names(matcher, namespace) for _, matcher in _parts(rule))
+            )
+            yield Region(target.model, namespace, label, known.events, known.controls, unset)
+        yield Region(target.model, "provider.*", "opaque", events=False)
+
+
+def _names(matcher: Matcher, namespace: str) -> bool:
+    return not matcher.namespace or any(fnmatchcase(namespace, one.lower()) for one in matcher.namespace)
 
 
 def _node(rule: Rule, part: ModelPlan, conflicts: tuple[str, ...]) -> Node:

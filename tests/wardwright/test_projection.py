@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from wardwright import compile_plan, govern, load_config
+from wardwright.errors import ConfigError
 from wardwright.history import Registers, apply
 from wardwright.policy.compile import KINDS, RuleSet
 from wardwright.policy.rules import GATES
@@ -255,7 +257,51 @@ def test_the_json_form_is_plain() -> None:
     told = project(PLAN)[0].as_json()
 
     assert told["nodes"][0]["id"] == "review"
-    assert {"model_id", "plan_hash", "targets", "machines", "nodes", "conflicts"} == set(told)
+    assert {"model_id", "plan_hash", "targets", "machines", "nodes", "conflicts", "regions"} == set(told)
     assert {"id", "state_scope", "phases", "matchers", "reads", "writes", "effects", "conflicts"} <= set(
         told["nodes"][0]
     )
+
+
+HOSTED = """
+targets:
+  - {model: a, capabilities: {web_search: {events: true, controls: [max_uses]}, code: {events: true}, memory: {}}}
+  - {model: b, tools: false, capabilities: {web_search: {events: true}}}
+governance:
+  - {id: few, kind: tool_selector, action: set_controls, controls: {max_uses: 1}, tool: {namespace: provider.web_search}}
+  - {id: near, kind: tool_selector, action: set_controls, controls: {country: [x]}, tool: {namespace: "provider.*"}}
+"""
+
+
+def test_regions_say_how_far_hosted_tools_can_be_governed() -> None:
+    """G26: what can be set is controllable, what is only reported observable, all else opaque; no tools, no region."""
+    assert [(one.target, one.tools, one.label) for one in projected(HOSTED).regions] == [
+        ("a", "*", "controllable"),
+        ("a", "provider.web_search", "controllable"),
+        ("a", "provider.code", "observable"),
+        ("a", "provider.memory", "opaque"),
+        ("a", "provider.*", "opaque"),
+    ]
+
+
+def test_a_region_names_the_rules_whose_controls_it_does_not_take() -> None:
+    """G26: a limit that no provider reads is no limit, and the operator can see that."""
+    found = {one.tools: one.unset for one in projected(HOSTED).regions}
+
+    assert found["provider.web_search"] == ("near",)
+    assert found["provider.code"] == ("near",)
+    assert found["*"] == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("[x]", "expected a mapping of hosted tools to `events` and `controls`"),
+        ("{web_search: {event: true}}", "unknown key 'event'"),
+        ("{web_search: {events: 1}}", "expected true or false"),
+    ],
+)
+def test_a_capability_record_that_cannot_be_read_is_refused(written: str, message: str) -> None:
+    """G10, G26: nothing in a record is ignored."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compiled(f"targets: [{{model: a, capabilities: {written}}}]\n")

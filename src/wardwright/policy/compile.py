@@ -245,7 +245,8 @@ class Op:
 
     def __init__(self, role: int, rule: Rule, acts: bool, test: Callable[[ToolFact], bool] | None, tool: str) -> None:
         self.role = role
-        self.rule = rule
+        self.rule: Any = rule
+        """Of the kind that has this role."""
         self.acts = acts
         """The rule can take its action at this gate; else it only keeps count."""
         self.test = test
@@ -390,11 +391,23 @@ def _text_sets(rules: Sequence[TextRule]) -> tuple[TextSet, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Capability:
+    """What a provider lets others see and set of one hosted tool (G26)."""
+
+    events: bool
+    """It reports the tool's calls and results."""
+    controls: tuple[str, ...]
+    """Parameters that can be set before the call."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     model: str
     provider: str
     context_window: int | None
     tools: bool
+    capabilities: Mapping[str, Capability] = field(default_factory=dict[str, "Capability"])
+    """Hosted tool → what its provider lets us see and set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,10 +642,23 @@ class _Compiler:
                 problems.error(given["provider"], f"unknown provider '{provider}'{nearest(provider, providers)}")
             window = problems.integer(given["context_window"], 1) if "context_window" in given else None
             tools = problems.boolean(given["tools"]) if "tools" in given else True
-            targets.append(Target(model, provider, window, tools))
+            known = self._capabilities(given["capabilities"]) if "capabilities" in given else {}
+            targets.append(Target(model, provider, window, tools, known))
         if not targets and isinstance(node.value, tuple):
             problems.error(node, "must not be an empty list")
         return tuple(targets)
+
+    def _capabilities(self, node: Node) -> dict[str, Capability]:
+        problems = self.problems
+        known: dict[str, Capability] = {}
+        if not isinstance(node.value, dict):
+            problems.error(node, "expected a mapping of hosted tools to `events` and `controls`")
+        for kind, child in node.items().items():
+            given = problems.mapping(child, (), ("events", "controls"))
+            events = problems.boolean(given["events"]) if "events" in given else False
+            controls = problems.texts(given["controls"], empty=True) if "controls" in given else ()
+            known[kind] = Capability(events, controls)
+        return known
 
     def _state_machines(self, sections: Mapping[str, Node]) -> None:
         problems = self.problems
