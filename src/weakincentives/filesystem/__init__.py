@@ -17,10 +17,13 @@ from .errors import (
 from .memory import FilesSnapshot, InMemoryFilesystem
 from .paths import normalize
 from .protocol import FileStat, Filesystem, GrepMatch
+from .tree import DirectoryTree, TreeSnapshot
+from .tree_errors import TreeBusyError, TreeSnapshotError, TreeStoreError
 
 __all__ = [
     "BinaryContentError",
     "DirectoryNotEmptyError",
+    "DirectoryTree",
     "FileAlreadyExistsError",
     "FileIsDirectoryError",
     "FileMissingError",
@@ -34,5 +37,9 @@ __all__ = [
     "NotDirectoryError",
     "PathEscapeError",
     "ReadOnlyFileError",
+    "TreeBusyError",
+    "TreeSnapshot",
+    "TreeSnapshotError",
+    "TreeStoreError",
     "normalize",
 ]

@@ -448,6 +448,8 @@ class Scope:
             if kind and id(resource) not in undoes:
                 if kind == 1:
                     undoes[id(resource)] = (resource, None, resource.snapshot())
+                elif kind == 3:
+                    resource.join_scope(self)
                 else:
                     # Noted before it begins: an interrupt in between must not leave the user's transaction open.
                     branch = _ParticipantBranch(resource, self)
@@ -482,6 +484,10 @@ class Scope:
     def branch_of(self, resource: object) -> Branch | None:
         entry = self._undoes.get(id(resource))
         return None if entry is None else entry[1]
+
+    def logs(self) -> set[CommitLog]:
+        """The durable logs that get a record of this commit: what a journal beside them asks after a crash."""
+        return {store.log for store in self._overlays if store.log is not None}
 
     def touch(self, kind: str, key: str) -> None:
         """Note what was changed; it becomes `ToolInvoked.changes`."""
@@ -817,9 +823,12 @@ _kinds: dict[type, int] = {}
 
 
 def _kind_of(cls: type) -> int:
-    """1: snapshotable, 2: participant, 0: neither, or a class that enlists itself (`__transactional__`)."""
+    """1: snapshotable, 2: participant, 3: brings its own branch when a scope takes it in (`join_scope`),
+    0: none of these, or a class that enlists itself when it is written to (`__transactional__`)."""
     if getattr(cls, "__transactional__", False):
         return 0
+    if callable(getattr(cls, "join_scope", None)):
+        return 3
     if all(callable(getattr(cls, name, None)) for name in ("prepare", "commit", "rollback")):
         return 2
     if all(callable(getattr(cls, name, None)) for name in ("snapshot", "restore")):
