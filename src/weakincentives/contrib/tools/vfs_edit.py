@@ -99,7 +99,7 @@ def _hint(content: bytes, old: str) -> str:
     if "\ufffd" in old:
         return "It has \ufffd, which stands for bytes that are not UTF-8; choose text without it, then retry."
     wanted = old.replace("\r\n", "\n").split("\n")
-    if all(_numbered.match(line) for line in wanted if line):
+    if old.strip() and all(_numbered.match(line) for line in wanted if line):
         return "It begins with line numbers, which are not part of the file; leave them out, then retry."
     if len(content) > _HINT_BYTES:
         return "Find the place with grep_files and read it again, then retry with text copied from it."
@@ -107,7 +107,8 @@ def _hint(content: bytes, old: str) -> str:
     for form, difference in _FORMS:
         at = _find(lines, wanted, form)
         if at:
-            return f"{_from(at, len(wanted))} {difference}, then retry.{_excerpt(lines, at, len(wanted))}"
+            span = max(len(wanted) - (not wanted[-1]), 1)  # behind a last line ending there is no line
+            return f"{_from(at, span)} {difference}, then retry.{_excerpt(lines, at, span)}"
     at = _nearest(lines, next((line.strip() for line in wanted if line.strip()), ""))
     if at:
         return (
