@@ -5,11 +5,14 @@ What a suite needs beyond the runtime (an interpreter, a sandbox) is loaded when
 
 from __future__ import annotations
 
+from .asteval import AstevalSection, EvaluationLimits
 from .mounts import HostMount
 from .planning import Plan, PlanningToolsSection, PlanStep, StepChange, UpdatePlan
 from .vfs import VfsConfig, VfsToolsSection
 
 __all__ = [
+    "AstevalSection",
+    "EvaluationLimits",
     "HostMount",
     "Plan",
     "PlanStep",
