@@ -1,19 +1,26 @@
-"""Files for tools: one protocol, one way to name a file, and a transactional filesystem in memory."""
+"""Files for tools: one protocol, one way to name a file, and transactional filesystems in memory and on disk."""
 
 from __future__ import annotations
 
 from .errors import (
     BinaryContentError,
     DirectoryNotEmptyError,
+    DiskError,
+    FileAccessError,
     FileAlreadyExistsError,
+    FileBusyError,
     FileIsDirectoryError,
     FileMissingError,
     InvalidPathError,
     InvalidPatternError,
+    JournalError,
     NotDirectoryError,
     PathEscapeError,
     ReadOnlyFileError,
+    SpecialFileError,
 )
+from .host import HostFilesystem
+from .journal import HostSnapshot
 from .memory import FilesSnapshot, InMemoryFilesystem
 from .paths import normalize
 from .protocol import FileStat, Filesystem, GrepMatch
@@ -24,19 +31,26 @@ __all__ = [
     "BinaryContentError",
     "DirectoryNotEmptyError",
     "DirectoryTree",
+    "DiskError",
+    "FileAccessError",
     "FileAlreadyExistsError",
+    "FileBusyError",
     "FileIsDirectoryError",
     "FileMissingError",
     "FileStat",
     "FilesSnapshot",
     "Filesystem",
     "GrepMatch",
+    "HostFilesystem",
+    "HostSnapshot",
     "InMemoryFilesystem",
     "InvalidPathError",
     "InvalidPatternError",
+    "JournalError",
     "NotDirectoryError",
     "PathEscapeError",
     "ReadOnlyFileError",
+    "SpecialFileError",
     "TreeBusyError",
     "TreeSnapshot",
     "TreeSnapshotError",

@@ -8,6 +8,11 @@ FilesystemError                              (weakincentives.errors)
 ├── DirectoryNotEmptyError                   deleting it needs recursive=True
 ├── ReadOnlyFileError(PermissionError)       protected by the owner of the filesystem
 ├── PathEscapeError(PermissionError)         leads out of the root; refused, never clamped
+├── FileBusyError(BlockingIOError)           another transaction is changing it
+├── SpecialFileError                         a device, pipe or socket
+├── FileAccessError(PermissionError)         the system denies it
+├── DiskError                                the disk failed, is full, or is another one
+├── JournalError                             the undo journal of a disk tree cannot be used
 ├── InvalidPathError(ValueError)             not a path here
 ├── InvalidPatternError(ValueError)          not a glob or regular expression here
 └── BinaryContentError(ValueError)           bytes that are not text, or text that is not bytes
@@ -98,6 +103,85 @@ class PathEscapeError(FilesystemError, PermissionError):
         return cls(
             f"Path leads outside: {path}\nOnly paths below the top directory exist here; use one without the extra '..'."
         )
+
+    @classmethod
+    def link(cls: type[_E], path: str, link: str) -> _E:
+        return cls(
+            f"Path leads outside: {path} goes through the link {link}, which points out of the top directory\n"
+            "Cannot be followed; use a path without it."
+        )
+
+    @classmethod
+    def absolute(cls: type[_E], path: str, link: str) -> _E:
+        return cls(
+            f"Path leads outside: {path} goes through the link {link}, which is absolute\n"
+            "Cannot be followed; use a path without it."
+        )
+
+
+class FileBusyError(FilesystemError, BlockingIOError):
+    """Another transaction is changing the path, and nobody waits for it here."""
+
+    @classmethod
+    def at(cls: type[_E], path: str) -> _E:
+        return cls(
+            f"Cannot change {path} now: another tool call is changing it\nWork on something else first, then retry."
+        )
+
+
+class SpecialFileError(FilesystemError):
+    """A device, pipe or socket: reading it might never end."""
+
+    @classmethod
+    def at(cls: type[_E], path: str) -> _E:
+        return cls(f"Cannot use {path}: it is a device, pipe or socket\nChoose a regular file.")
+
+    @classmethod
+    def inside(cls: type[_E], path: str, special: str) -> _E:
+        return cls(
+            f"Cannot copy {path}: it holds {special}, a device, pipe or socket\nCopy the other files one by one."
+        )
+
+
+class FileAccessError(FilesystemError, PermissionError):
+    """The operating system denies it."""
+
+    @classmethod
+    def at(cls: type[_E], verb: str, path: str) -> _E:
+        return cls(f"Cannot {verb} {path}: the system denies access\nChoose another path.")
+
+
+class DiskError(FilesystemError):
+    """The disk failed, is full, or is not the one the tree is on."""
+
+    @classmethod
+    def failed(cls: type[_E], verb: str, path: str, reason: str) -> _E:
+        return cls(f"Cannot {verb} {path}: {reason}\nThis call changed nothing there.")
+
+    @classmethod
+    def elsewhere(cls: type[_E], path: str) -> _E:
+        return cls(
+            f"Cannot change {path}: it lies on another disk than the top directory\nCopy it to another path and work on the copy."
+        )
+
+
+class JournalError(FilesystemError):
+    """The undo journal cannot be used; for the owner of the tree, not for a model."""
+
+    @classmethod
+    def undecided(cls: type[_E], root: str, sessions: str, folder: str) -> _E:
+        return cls(
+            f"Cannot open {root}: a transaction was interrupted there, and whether it counts is known to session {sessions}. "
+            f"Pass session=Session.open(…) with its file. To keep the files as they are now, remove {folder}."
+        )
+
+    @classmethod
+    def closed(cls: type[_E], root: str) -> _E:
+        return cls(f"Cannot use {root}: this filesystem has been closed.")
+
+    @classmethod
+    def forked(cls: type[_E], root: str) -> _E:
+        return cls(f"Cannot write to {root} in a forked process: the transaction belongs to the process that began it.")
 
 
 class InvalidPathError(FilesystemError, ValueError):

@@ -22,7 +22,7 @@ MAX_NAME_BYTES = 255
 # What nearly every path looks like: one match instead of a walk over its parts.
 _plain = re.compile(r"/?([\w\-][\w.\-]*(?:/[\w\-][\w.\-]*)*)", re.ASCII).fullmatch
 # C0, DEL, C1, line separators, direction marks and overrides: they forge what a reader sees.
-_unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
+unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 # A call names the same few files over and over; bounded, because models pick the names.
@@ -66,7 +66,7 @@ def check_characters(path: str) -> None:
     """Refuse characters that no name may hold; for patterns too."""
     if "\\" in path:
         raise InvalidPathError.because(path, "it has a backslash", "Separate directories with /")
-    if (found := _unprintable(path)) is not None:
+    if (found := unprintable.search(path)) is not None:
         raise InvalidPathError.because(path, f"it has the control character U+{ord(found[0]):04X}", "Remove it")
     try:
         path.encode()

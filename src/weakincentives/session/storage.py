@@ -99,6 +99,11 @@ class SessionLog:
         self._staged = threading.local()
         self._txn_ids: set[str] | None = None
 
+    @property
+    def session_id(self) -> str:
+        """Under which a journal of files remembers who decides."""
+        return self._core.session_id
+
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def append(self, txn_id: str, changes: Sequence[tuple[Store[Any], Sequence[Any]]], /) -> None:
