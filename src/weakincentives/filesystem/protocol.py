@@ -148,6 +148,11 @@ class Filesystem(ABC):
         """A short name for a file's content: equal for equal content."""
         return content_digest(self.read_bytes(path))
 
+    def version(self, path: str) -> str:
+        """A word that is another one whenever the content is: the digest, or something cheaper that a backend knows,
+        such as inode, size and times. Equal versions mean equal content; equal content may have two versions."""
+        return self.digest(path)
+
     def glob(self, pattern: str, path: str = ROOT) -> Names:
         """The files below `path` that a glob names, sorted; directories for a glob that ends in a slash."""
         base = normalize(path)

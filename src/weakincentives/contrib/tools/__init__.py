@@ -6,12 +6,15 @@ What a suite needs beyond the runtime (an interpreter, a sandbox) is loaded when
 from __future__ import annotations
 
 from .asteval import AstevalSection, EvaluationLimits
+from .digest import WorkspaceDigest, WorkspaceDigestSection
+from .digest_survey import DigestConfig
 from .mounts import HostMount
 from .planning import Plan, PlanningToolsSection, PlanStep, StepChange, UpdatePlan
 from .vfs import VfsConfig, VfsToolsSection
 
 __all__ = [
     "AstevalSection",
+    "DigestConfig",
     "EvaluationLimits",
     "HostMount",
     "Plan",
@@ -21,4 +24,6 @@ __all__ = [
     "UpdatePlan",
     "VfsConfig",
     "VfsToolsSection",
+    "WorkspaceDigest",
+    "WorkspaceDigestSection",
 ]
