@@ -253,6 +253,9 @@ class Restore:
             draft = os.open(_DRAFT, _NEW, 0o600, dir_fd=fd)
             try:
                 self._blobs.write(node.digest, draft)
+            except BaseException:
+                _clear(fd)
+                raise
             finally:
                 os.close(draft)
             dress(fd, _DRAFT, node.sig[0], self._owner(node), node.sig[3])

@@ -22,13 +22,14 @@ class MovedError(Exception):
 class Walk:
     """Goes from folder to folder below one root. Lives for one scan or restore; close it."""
 
-    __slots__ = ("_fds", "_names", "_places", "forced")
+    __slots__ = ("_fds", "_names", "_path", "_places", "forced")
 
     def __init__(self, root: str, *, forced: bool = False) -> None:
         fd = os.open(root, _FOLDER)
         self.forced = forced
         """Make folders of ours that shut us out readable; whoever forces puts the modes back."""
         self._names: list[str] = []
+        self._path: str | None = ""
         self._fds: list[int | None] = [fd]
         self._places = [_place(fd)]
         if forced:
@@ -48,7 +49,17 @@ class Walk:
 
     def goto(self, path: str) -> int:
         """The descriptor of the folder at `path`, good until the next step."""
-        parts = path.split("/") if path else []
+        if path and path.rpartition("/")[0] == self._path:
+            self._down(path.rpartition("/")[2])  # what nearly every step is
+        elif path != self._path:
+            self._travel(path.split("/") if path else [])
+        self._path = path
+        fd = self._fds[-1]
+        assert fd is not None
+        return fd
+
+    def _travel(self, parts: list[str]) -> None:
+        self._path = None  # unknown, should a step fail
         names = self._names
         common = 0
         for here, there in zip(names, parts, strict=False):
@@ -59,9 +70,6 @@ class Walk:
             self._up()
         for name in parts[common:]:
             self._down(name)
-        fd = self._fds[-1]
-        assert fd is not None
-        return fd
 
     def _down(self, name: str) -> None:
         above = self._fds[-1]
