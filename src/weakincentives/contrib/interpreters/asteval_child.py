@@ -20,6 +20,7 @@ import platform
 import resource
 import struct
 import sys
+import unicodedata  # noqa: F401  the parser wants it for names that are not ASCII, and could not load it later
 from collections.abc import Callable
 from typing import Any, NoReturn
 
