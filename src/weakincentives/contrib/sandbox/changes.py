@@ -16,6 +16,7 @@ from typing import Any, Literal
 from ...errors import FilesystemError, WinkError
 from ...filesystem import Filesystem, normalize
 from ...frozen import frozen
+from .folder import LONG
 
 _ATTRIBUTES = ("trusted.overlay.", "user.overlay.")
 _SHOWN = 10
@@ -63,6 +64,8 @@ def read_changes(upper: str, workdir: str) -> list[Change]:
     todo = [("", upper)]
     while todo:
         above, folder = todo.pop()
+        if len(folder) > LONG:
+            raise ChangesRefusedError([f"{_readable(above[:80])}...: directories nested too deep"])
         for name, source, status in _entries(folder):
             raw = f"{above}/{name}" if above else name
             path, problem = _canonical(raw)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import sys
-from collections.abc import Callable
-from typing import Any
+
+LONG = 2048
+"""Characters of a path; half of what the system takes, since a character may take more than one byte."""
 
 
 def make_folder(path: str, owner: int | None) -> str:
@@ -27,7 +27,10 @@ def measure(folder: str) -> tuple[int, int]:
     size = entries = 0
     todo = [folder]
     while todo:
-        with contextlib.suppress(OSError), os.scandir(todo.pop()) as found:
+        folder = todo.pop()
+        if len(folder) > LONG:
+            return size, sys.maxsize  # nobody could keep what is that deep
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
             for entry in found:
                 entries += 1
                 with contextlib.suppress(OSError):
@@ -40,19 +43,33 @@ def measure(folder: str) -> tuple[int, int]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder and all in it, whatever its modes; what cannot be removed stays for the system to clean up."""
+    """Remove a folder and all in it, whatever its modes and however deep; what cannot be removed stays for the system.
 
-    def again(function: Callable[..., Any], path: str, _: object) -> None:
+    WHY NOT shutil.rmtree: it calls itself for each level, and a stranger decides how many there are.
+    """
+    todo, emptied = [folder], list[str]()
+    while todo:
+        path = todo.pop()
+        emptied.append(path)
         with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(path), 0o700)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-            if function in {os.unlink, os.rmdir}:
-                function(path)
-            else:
-                shutil.rmtree(path, ignore_errors=True)
+            os.chmod(path, 0o700)
+            with os.scandir(path) as found:
+                entries = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in found]
+            for place, is_folder in entries:
+                if not is_folder:
+                    os.unlink(place)
+                    continue
+                if len(place) > LONG:
+                    os.chmod(place, 0o700)
+                    place = _moved_up(place, folder)
+                todo.append(place)
+    for path in reversed(emptied):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
 
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(folder, onexc=again)
-    else:
-        shutil.rmtree(folder, onerror=again)
+
+def _moved_up(place: str, folder: str) -> str:
+    """A folder under a shorter path, because a path can be too long to be used."""
+    shorter = os.path.join(folder, os.urandom(8).hex())
+    os.rename(place, shorter)
+    return shorter
