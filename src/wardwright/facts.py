@@ -190,8 +190,9 @@ def stored(fact: ToolFact) -> dict[str, Any]:
     return values
 
 
-def canonical(text: str) -> bytes:
-    """Canonical JSON of `text`: keys sorted, no white space. Different values never share one form.
+def canonical(text: str) -> tuple[bytes, Any]:
+    """Canonical JSON of `text`: keys sorted, no white space; different values never share one form. And the value, where `text`
+    is nothing but a way to write it (else None, and it is left to the reader).
 
     What a fast parser would blur (a key given twice, numbers beyond its range) is kept apart; what is no JSON is the text itself, marked.
     """
@@ -200,10 +201,10 @@ def canonical(text: str) -> bytes:
         value = orjson.loads(text)
         plain = orjson.dumps(value)
         if plain == raw or plain == raw.replace(b'": ', b'":').replace(b', "', b',"'):
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        return _exact(text)
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS), value
+        return _exact(text), None
     except (ValueError, TypeError, RecursionError, ArithmeticError):
-        return b"\x00" + raw
+        return b"\x00" + raw, None
 
 
 def _exact(text: str) -> bytes:
@@ -248,7 +249,7 @@ def keyed(key: bytes, data: bytes) -> str:
 
 def digest(key: bytes, text: str) -> str:
     """Keyed digest over canonical JSON: equal content, equal digest; without the key it says nothing."""
-    return _sha256(key.ljust(64, b"\0") + canonical(text)).hexdigest()[:32]
+    return _sha256(key.ljust(64, b"\0") + canonical(text)[0]).hexdigest()[:32]
 
 
 def text_digest(key: bytes, text: str) -> str:

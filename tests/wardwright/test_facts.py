@@ -27,7 +27,7 @@ def test_layout_does_not_change_a_digest(value: Any, indent: int | None, ascii_o
     """G8, G24: the same value gives the same canonical form however a wire wrote it."""
     separators = (",", ":") if compact else None
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only, separators=separators)
-    assert canonical(text) == canonical(json.dumps(value))
+    assert canonical(text)[0] == canonical(json.dumps(value))[0]
 
 
 @given(values, values)
@@ -35,7 +35,7 @@ def test_different_values_have_different_forms(left: Any, right: Any) -> None:
     """G23: an approval for one value is none for another."""
     same = json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
     if not same and left != right:
-        assert canonical(json.dumps(left)) != canonical(json.dumps(right))
+        assert canonical(json.dumps(left))[0] != canonical(json.dumps(right))[0]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_different_values_have_different_forms(left: Any, right: Any) -> None:
 )
 def test_what_a_fast_parser_blurs_is_kept_apart(left: str, right: str) -> None:
     """G23: duplicate keys and numbers out of range cannot borrow another value's approval."""
-    assert canonical(left) != canonical(right)
+    assert canonical(left)[0] != canonical(right)[0]
 
 
 def test_a_digest_needs_its_key() -> None:

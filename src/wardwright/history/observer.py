@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, cast
 
 import orjson
 
-from wardwright.catalog import Catalog, Identity, fold, result_status
+from wardwright.catalog import MEMO_LENGTH, MEMO_LIMIT, Catalog, Identity, fold, result_status
 from wardwright.errors import ToolNameCollision
 from wardwright.facts import (
     PHASES,
     RISK_CLASSES,
+    STORED_FIELDS,
     VISIBILITY,
     ExecutionLocation,
     Mark,
@@ -27,10 +30,12 @@ from wardwright.facts import (
     RiskClass,
     Source,
     ToolFact,
+    canonical,
     digest,
+    keyed,
     text_digest,
 )
-from wardwright.history.ledger import Head, LedgerEntry, RegisterKey, RegisterValue, ScopeState
+from wardwright.history.ledger import Head, LedgerEntry, LedgerStatus, RegisterKey, RegisterValue, ScopeState
 from wardwright.history.requests import EVERY_TOOL, REQUESTS, RequestRecord, answered, find
 from wardwright.wire.schema import SchemaUnsupported, Work, check_text
 from wardwright.wire.turn import (
@@ -51,6 +56,18 @@ MAX_PINNED: Final = 512
 MAX_SURFACE_BYTES: Final = 200_000
 MAX_SURFACES_BYTES: Final = 4_000_000
 """How big a remembered surface may be, and all of them together: callers choose them."""
+MAX_SHARED: Final = 64
+"""Surfaces known by identity."""
+
+
+_SHAPE: Final = STORED_FIELDS[:14]
+"""The fields of a fact that its tool and its source decide, but for the id and the status."""
+_NO_PINS: Final[Mapping[RegisterKey, RegisterValue | None]] = {}
+
+_entry: Callable[[tuple[LedgerStatus, str, str, int, bool]], LedgerEntry] = partial(
+    cast("Any", tuple).__new__, LedgerEntry
+)
+"""Makes an entry in two thirds of the time; a transcript makes many."""
 
 
 @dataclass(slots=True)
@@ -66,31 +83,20 @@ class Surface:
     """Scratch for the evaluator: what it found out about this surface under one plan."""
 
 
-@dataclass(slots=True)
 class Observed:
     """One turn, seen through catalog and ledger."""
 
-    facts: list[ToolFact]
-    """Current events in wire order; declared tools are in `surface`."""
-    surface: Surface
+    # WHY NOT a dataclass: most turns have few of these, and a default that stands on the class costs nothing to make.
     changed: tuple[ToolFact, ...] = ()
     """Declared tools whose definition differs from the pinned one (with their mark)."""
     surface_changed: bool = False
     phase: Phase = "planning"
-    known: int = 0
-    """Items at the start that the last released request already carried, unchanged."""
-    transcript_digest: str = ""
     user_turns: tuple[int, ...] = ()
     """For every new user text, the number of facts before it."""
-    ledger: dict[str, LedgerEntry] = field(default_factory=dict[str, LedgerEntry])
-    """Entries to write if the gate passes; `refused` is set by the gate."""
-    pins: dict[RegisterKey, RegisterValue | None] = field(default_factory=dict[RegisterKey, RegisterValue | None])
-    """Definitions to pin if the gate passes."""
-    notes: list[str] = field(default_factory=list[str])
     repairing: tuple[str, ...] = ()
     """Raw names of tools whose failed call this turn shows."""
-    work: Work = field(default_factory=Work)
-    """What checking the arguments of failed calls may cost, all of them together."""
+    work: Work | None = None
+    """What checking the arguments of failed calls may still cost, all of them together."""
     retry: bool = False
     """The same transcript as last time."""
     news_from: int = 0
@@ -103,12 +109,39 @@ class Observed:
     """Their phases."""
     bundles: tuple[str, ...] = ()
     """Bundles attached to them."""
-    stripped: dict[str, str] = field(default_factory=dict[str, str])
-    """Tools that the provider was not shown: raw name → id of the rule that took it away."""
     before: RequestRecord | None = None
     """Request: what is kept of the same transcript, when it came before."""
-    turn: Turn | None = None
-    key: bytes = b""
+
+    def __init__(
+        self,
+        facts: list[ToolFact],
+        surface: Surface,
+        known: int = 0,
+        transcript_digest: str = "",
+        turn: Turn | None = None,
+        key: bytes = b"",
+    ) -> None:
+        self.facts = facts
+        """Current events in wire order; declared tools are in `surface`."""
+        self.surface = surface
+        self.known = known
+        """Items at the start that the last released request already carried, unchanged."""
+        self.transcript_digest = transcript_digest
+        self.turn = turn
+        self.key = key
+        self.ledger: dict[str, LedgerEntry] = {}
+        """Entries to write if the gate passes; `refused` is set by the gate."""
+        self.pins: Mapping[RegisterKey, RegisterValue | None] = _NO_PINS
+        """Definitions to pin if the gate passes."""
+        self.notes: list[str] = []
+        self.stripped: dict[str, str] = {}
+        """Tools that the provider was not shown: raw name → id of the rule that took it away."""
+
+    def with_items(self, turn: Turn, items: Sequence[Item]) -> Observed:
+        """The same, as if the turn had had these items."""
+        other = copy(self)
+        other.turn = replace(turn, items=items)
+        return other
 
     @property
     def content_digest(self) -> str:
@@ -116,7 +149,7 @@ class Observed:
         turn = self.turn
         if turn is None:
             return self.transcript_digest
-        whole = self.transcript_digest or _digests(turn.items, 0, self.key)[1]
+        whole = self.transcript_digest or _digests(_walk(turn.items, self.key)[0], 0, self.key)[1]
         choice = turn.tool_choice
         forced = "" if choice is None else _sized(choice.mode, *choice.names)
         wanted = "" if turn.response_format is None else _dumped(turn.response_format).hex()
@@ -141,15 +174,8 @@ def _sized(*parts: str) -> str:
 
 
 def _flatten(item: Item) -> str:
-    # CAUTION: two different items must never give one text, or a caller could hide new items in a known prefix.
     if isinstance(item, TextItem):
         return f"t{len(item.role)}:{item.role}{len(item.text)}:{item.text}"
-    if isinstance(item, CallItem):
-        call_id, name, text = item.id, item.name, item.arguments
-        return f"c{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}"
-    if isinstance(item, ResultItem):
-        call_id, name, text = item.call_id, item.name, item.content
-        return f"r{item.is_error}{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}"
     if isinstance(item, HostedCallItem):
         return f"h{item.server is None}{_sized(item.id, item.kind, item.server or '', item.name, item.arguments)}"
     if isinstance(item, HostedResultItem):
@@ -158,10 +184,9 @@ def _flatten(item: Item) -> str:
     raise TypeError(f"unknown item {type(item).__name__}")
 
 
-def _digests(items: Sequence[Item], length: int, key: bytes) -> tuple[str, str]:
-    """Digest of the first `length` items, and of all of them."""
-    texts = [_flatten(item) for item in items]
-    hasher = hashlib.sha256(key.ljust(64, b"\0"))
+def _digests(texts: Sequence[str], length: int, key: bytes) -> tuple[str, str]:
+    """Digest of the first `length` flattened items, and of all of them."""
+    hasher = hashlib.sha256(key)
     first = ""
     if 0 < length <= len(texts):
         hasher.update("".join(texts[:length]).encode("utf-8", "surrogatepass"))
@@ -169,6 +194,33 @@ def _digests(items: Sequence[Item], length: int, key: bytes) -> tuple[str, str]:
         texts = texts[length:]
     hasher.update("".join(texts).encode("utf-8", "surrogatepass"))
     return first, hasher.hexdigest()[:32]
+
+
+def _walk(items: Sequence[Item], key: bytes) -> tuple[list[str], Sequence[str]]:
+    """All items flattened, and per item the id of the call it is or answers."""
+    # CAUTION: two different items must never give one text, or a caller could hide new items in a known prefix.
+    texts: list[str] = []
+    names: list[str] = []
+    met: set[str] = set()
+    plain = True
+    for item in items:
+        if isinstance(item, CallItem):
+            call_id, name, text = item.id, item.name, item.arguments
+            texts.append(f"c{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}")
+            names.append(call_id)
+            if not call_id or call_id in met:
+                plain = False
+            met.add(call_id)
+        elif isinstance(item, ResultItem):
+            call_id, name, text = item.call_id, item.name, item.content
+            texts.append(f"r{item.is_error}{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}")
+            names.append(call_id)
+            if not call_id:
+                plain = False
+        else:
+            texts.append(_flatten(item))
+            names.append("-")
+    return texts, names if plain else _names(items, key)
 
 
 def _tail(items: Sequence[Item]) -> int:
@@ -183,11 +235,11 @@ def _tail(items: Sequence[Item]) -> int:
     return index
 
 
-def _start(items: Sequence[Item], head: Head, known: int) -> int:
+def _start(items: Sequence[Item], head: Head, known: int, tail: int) -> int:
     """The first item that needs a look: what stands before it was judged, and answered, as it is."""
     if not known:
         return 0
-    start = min(known, _tail(items))
+    start = min(known, tail)
     if known == len(items) or head.asked_turn == head.turn:
         # The same request again, or nothing was released since: what was news then is still what the model is asked to read.
         start = min(start, head.news_from)
@@ -208,13 +260,10 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 keys.extend(_hosted_names(item, _hosted_digest(key, item)))
         return keys
-    known = 0
-    if 0 < head.prefix_length <= len(items):
-        first, _ = _digests(items[: head.prefix_length], head.prefix_length, key)
-        if first == head.prefix_digest:
-            known = head.prefix_length
-    start = _start(items, head, known)
-    names = _names(items, key)
+    texts, names = _walk(items, key)
+    first, whole = _digests(texts, head.prefix_length, key)
+    known = head.prefix_length if first and first == head.prefix_digest else 0
+    start = _start(items, head, known, _tail(items))
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, CallItem):
@@ -229,7 +278,6 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
         else:
             keys.extend(_hosted_names(item, _hosted_digest(key, item)))
     if turn.tool_choice is not None and turn.tool_choice.mode == "tool":
-        _, whole = _digests(items, 0, key)
         keys.extend(f"t:{whole}:{name}" for name in turn.tool_choice.names)
     return keys
 
@@ -245,13 +293,6 @@ def _names(items: Sequence[Item], key: bytes) -> Sequence[str]:
     The same transcript always gives the same ids. A call that carries none is named by what it says and how often that was
     said; an id met before is another call, and results answer the calls of one id in turn.
     """
-    plain = [
-        item.id if isinstance(item, CallItem) else item.call_id if isinstance(item, ResultItem) else "-"
-        for item in items
-    ]
-    called = [item.id for item in items if isinstance(item, CallItem)]
-    if "" not in plain and len(called) == len(set(called)):
-        return plain
     names: list[str] = []
     met: set[str] = set()
     done: set[str] = set()
@@ -311,12 +352,18 @@ class Observer:
         self.catalog = catalog
         self._surfaces: dict[bytes, Surface] = {}
         self._surface_bytes = 0
+        self._shared: dict[int, tuple[Sequence[DeclaredTool], Surface]] = {}
+        """By identity: a wire gives out the same tuple for the same declared tools."""
+        self._shapes: dict[tuple[Source, ExecutionLocation, str], tuple[Identity, tuple[Any, ...]]] = {}
         self._nothing = Surface("", (), {})
 
     def surface(self, tools: Sequence[DeclaredTool]) -> Surface:
         """The named surface. Known again by its canonical form, so that equal surfaces are equal in every process."""
         if not tools:
             return self._nothing
+        shared = self._shared.get(id(tools))
+        if shared is not None and shared[0] is tools:
+            return shared[1]
         dumped = _dumped([_definition(tool) for tool in tools])
         known = self._surfaces.get(dumped)
         if known is None:
@@ -328,6 +375,10 @@ class Observer:
                 self._surfaces.clear()
                 self._surface_bytes = len(dumped)
             self._surfaces[dumped] = known
+        if isinstance(tools, tuple):  # nothing else goes on holding what it holds
+            if len(self._shared) >= MAX_SHARED:
+                self._shared.clear()
+            self._shared[id(tools)] = (tools, known)
         return known
 
     def _name_tools(self, name: str, tools: Sequence[DeclaredTool]) -> Surface:
@@ -382,10 +433,22 @@ class Observer:
             identity.effects,
         )
 
-    def _location(self, turn: Turn, raw_name: str) -> ExecutionLocation:
+    def _make(self, turn: Turn, raw_name: str, source: Source, phase: Phase) -> tuple[Identity, ToolFact]:
+        """As `_fact`, with what is the same for all such facts kept ready; bounded, because callers choose names."""
+        location: ExecutionLocation = "remote_mcp" if turn.wire == "mcp" else "client"
         if turn.server_tools and raw_name in turn.server_tools:
-            return "wardwright"
-        return "remote_mcp" if turn.wire == "mcp" else "client"
+            location = "wardwright"
+        shape = self._shapes.get((source, location, raw_name))
+        if shape is None:
+            identity = self.catalog.resolve(raw_name)
+            fact = self._fact(identity, raw_name, source, phase, location)
+            values = tuple([getattr(fact, name) for name in _SHAPE])
+            if len(raw_name) <= MEMO_LENGTH:
+                if len(self._shapes) >= MEMO_LIMIT:
+                    self._shapes.clear()
+                self._shapes[source, location, raw_name] = (identity, values)
+            return identity, fact
+        return shape[0], ToolFact(*shape[1])
 
     def observe(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         """The current facts of a turn. Pure: ledger and head are read, what changes is in the answer."""
@@ -396,28 +459,29 @@ class Observer:
 
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         head, items = session.head, turn.items
-        first, whole = _digests(items, head.prefix_length, key)
+        texts, names = _walk(items, key)
+        first, whole = _digests(texts, head.prefix_length, key)
         known = head.prefix_length if first and first == head.prefix_digest else 0
         tail = _tail(items)
-        seen = Observed([], self.surface(turn.tools), known=known, transcript_digest=whole, turn=turn, key=key)
-        seen.retry = head.last_digest == whole
+        seen = Observed([], self.surface(turn.tools), known, whole, turn, key)
+        if head.last_digest == whole:
+            seen.retry = True
         self._pin(session, seen)
-        start = _start(items, head, known)
+        start = _start(items, head, known, tail)
         # What came since the last released reply, or with this very request before, is still to be judged.
         waiting = head.asked_turn == head.turn
         news_turn = head.news_turn if waiting else head.turn if not known else head.turn + 1
         seen.news_from, seen.news_turn = start, min(news_turn, head.turn)
-        before = seen.before = find(session.registers.get(REQUESTS), whole)
+        before = find(session.registers.get(REQUESTS), whole)
         if before is not None:
+            seen.before = before
             news_turn = seen.news_turn = min(news_turn, before.news_turn)
             seen.news_from = max(start, before.news_from)
         news_from = seen.news_from
-        names = _names(items, key)
         calls: dict[str, CallItem] = {}
         user_turns: list[int] = []
         met_known = known > 0
-        prefix_noted = False
-        ledger = session.ledger
+        ledger, learnt = session.ledger, seen.ledger
         facts = seen.facts
         repairing: dict[str, bool] = {}
         for index, item in enumerate(items):
@@ -428,16 +492,16 @@ class Observer:
                     continue
                 name = f"c:{call_id}"
                 entry = ledger.get(name)
-                arguments_digest = digest(key, item.arguments)
+                form, parsed = canonical(item.arguments)
+                arguments_digest = keyed(key, form)
                 marks: tuple[Mark, ...] = ()
                 repeat = False
                 if entry is None:
                     if head.turn and met_known:
                         marks = ("forged",)
-                    elif not prefix_noted:
-                        prefix_noted = True
+                    elif "unseen_prefix" not in seen.notes:
                         seen.notes.append("unseen_prefix")
-                    seen.ledger[name] = LedgerEntry("observed", item.name, arguments_digest, head.turn)
+                    learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False))
                     if not item.id:
                         self._numbered(session, seen, item, call_id, key)
                 else:
@@ -448,16 +512,20 @@ class Observer:
                         altered = ledger.get(name)
                         repeat = altered is not None and altered[1:3] == (item.name, arguments_digest)
                         if not repeat:
-                            seen.ledger[name] = LedgerEntry("observed", item.name, arguments_digest, head.turn)
+                            learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False))
                     elif entry.refused:
                         repeat = True
-                        seen.ledger[name] = entry
+                        learnt[name] = entry
                     elif entry.status == "observed" and entry.turn >= news_turn and index >= news_from:
                         repeat = True
                     else:
                         continue
                 fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
-                fact.marks, fact.repeat = marks, repeat
+                fact.parsed = parsed
+                if marks:
+                    fact.marks = marks
+                if repeat:
+                    fact.repeat = True
                 facts.append(fact)
             elif isinstance(item, ResultItem):
                 if index < start:
@@ -473,7 +541,7 @@ class Observer:
                     name = f"u:{text_digest(key, item.text)}"
                     entry = ledger.get(name)
                     if entry is None:
-                        seen.ledger[name] = LedgerEntry("observed", "", "", head.turn)
+                        learnt[name] = _entry(("observed", "", "", head.turn, False))
                     if known or not head.prefix_length or (entry is None and met_known):
                         user_turns.append(len(facts))
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
@@ -509,7 +577,8 @@ class Observer:
         if head.prefix_length and not known and items:
             missing = [call_id for call_id in head.last_ids if call_id not in calls]
             seen.notes.append("omitted" if missing else "branched")
-        seen.user_turns = tuple(user_turns)
+        if user_turns:
+            seen.user_turns = tuple(user_turns)
         if repairing:
             seen.repairing = tuple([raw for raw, failed in repairing.items() if failed])
         if seen.repairing or turn.caller.claimed_session_id:
@@ -541,8 +610,9 @@ class Observer:
         seen.surface_changed = True
         changed: list[ToolFact] = []
         if not head.surface_digest and len(surface.facts) <= MAX_PINNED and (SURFACE, "") not in session.registers:
-            seen.pins = surface.pins.copy()
+            seen.pins = surface.pins
             return
+        pins: dict[RegisterKey, RegisterValue | None] = {}
         pinned = cast("int", session.registers.get((SURFACE, ""), (0,))[0])
         for fact in surface.facts:
             register = (SURFACE, f"d:{fact.raw_name}")
@@ -552,19 +622,20 @@ class Observer:
                     changed.append(replace(fact, marks=("definition_changed",)))
                 else:
                     pinned += 1
-                    seen.pins[register] = (fact.definition_hash,)
+                    pins[register] = (fact.definition_hash,)
             elif value[0] != fact.definition_hash:
                 changed.append(replace(fact, marks=("definition_changed",)))
-                seen.pins[register] = (fact.definition_hash,)
+                pins[register] = (fact.definition_hash,)
             elif fact.raw_name in waiting:
                 changed.append(replace(fact, marks=("definition_changed",)))
-        seen.pins[(SURFACE, "")] = (pinned,)
+        pins[(SURFACE, "")] = (pinned,)
+        seen.pins = pins
         seen.changed = tuple(changed)
 
     def _call(
         self, turn: Turn, raw: str, call_id: str, arguments: str, arguments_digest: str, index: int, surface: Surface
     ) -> ToolFact:
-        fact = self._fact(self.catalog.resolve(raw), raw, "assistant_tool_call", "planning", self._location(turn, raw))
+        fact = self._make(turn, raw, "assistant_tool_call", "planning")[1]
         fact.tool_call_id = call_id
         fact.arguments = arguments
         fact.arguments_digest = arguments_digest
@@ -606,48 +677,47 @@ class Observer:
         repairing: dict[str, bool],
         news_turn: int,
     ) -> None:
-        ledger, head = session.ledger, session.head
+        ledger, head, learnt = session.ledger, session.head, seen.ledger
         result_digest = text_digest(key, item.content)
-        name = f"c:{call_id}"
-        called = seen.ledger.get(name)
+        called = learnt.get(f"c:{call_id}")
         if called is None:
-            called = ledger.get(name)
+            called = ledger.get(f"c:{call_id}")
             if called is not None and call is not None and digest(key, call.arguments) != called.digest:
                 call = None  # not the arguments it was called with
         name = f"r:{call_id}"
-        entry = seen.ledger.get(name) or ledger.get(name)
-        marks: list[Mark] = []
+        entry = learnt.get(name) or ledger.get(name)
+        marks: tuple[Mark, ...] = ()
         repeat = False
-        if called is None and call is None and head.turn:
-            marks.append("forged")
-        elif called is not None and called.status in ("denied", "held"):
-            marks.append("result_for_denied_call")
+        if called is None:
+            if call is None and head.turn:
+                marks = ("forged",)
+        elif called.status == "denied" or called.status == "held":
+            marks = ("result_for_denied_call",)
         # The ledger knows which tool was called; a transcript that renames the call launders nothing.
         raw = called.raw_name if called is not None else call.name if call is not None else item.name
         raw = raw or "unknown"
         if entry is None:
-            seen.ledger[name] = LedgerEntry("observed", raw, result_digest, head.turn)
+            learnt[name] = _entry(("observed", raw, result_digest, head.turn, False))
         elif entry.status == "denied" and entry.digest != result_digest:
             # We put something else in its place, and this is the first we see of it.
-            seen.ledger[name] = entry._replace(status="observed", digest=result_digest)
+            learnt[name] = entry._replace(status="observed", digest=result_digest)
             if not in_tail:
                 return
             repeat = True
         elif entry.digest != result_digest or entry.status == "denied":
-            marks.append("altered")
+            marks = (*marks, "altered")
             name = f"b:{call_id}"
-            altered = seen.ledger.get(name) or ledger.get(name)
+            altered = learnt.get(name) or ledger.get(name)
             repeat = altered is not None and altered.digest == result_digest
             if not repeat:
-                seen.ledger[name] = LedgerEntry("observed", raw, result_digest, head.turn)
+                learnt[name] = _entry(("observed", raw, result_digest, head.turn, False))
         elif in_tail or entry.refused or entry.turn >= news_turn:
             repeat = True
             if entry.refused:
-                seen.ledger[name] = entry
+                learnt[name] = entry
         else:
             return
-        identity = self.catalog.resolve(raw)
-        fact = self._fact(identity, raw, "tool_result", "result_interpretation", self._location(turn, raw))
+        identity, fact = self._make(turn, raw, "tool_result", "result_interpretation")
         fact.tool_call_id = call_id
         fact.item = index
         fact.content = item.content
@@ -656,23 +726,27 @@ class Observer:
             called.digest if called is not None else digest(key, call.arguments) if call is not None else ""
         )
         if marks:
-            fact.marks = tuple(marks)
-        fact.repeat = repeat
-        extracted: ResultStatus = "unknown"
+            fact.marks = marks
+        if repeat:
+            fact.repeat = True
         invalid = False
+        status: ResultStatus = "unknown"
+        if item.is_error is not None:
+            status = "error" if item.is_error else "success"
         if identity.status_tests:
             extracted, invalid = result_status(identity, item.content)
-        status: ResultStatus = _flagged(item.is_error) or extracted
-        if status == "success" and extracted not in ("unknown", "success"):
-            status = extracted  # the operator's extractor knows better than a flag that says all is well
-        if "result_for_denied_call" in marks:
+            if status == "unknown" or (status == "success" and extracted != "unknown"):
+                status = extracted  # the operator's extractor knows better than a flag that says all is well
+        if marks and "result_for_denied_call" in marks:
             status = "rejected"
-        fact.result_status = status
+        if status != "unknown":
+            fact.result_status = status
         if call is not None:
             fact.arguments = call.arguments
         if status in ("error", "rejected"):
             tool = seen.surface.by_name.get(raw)
             if not invalid and call is not None:
+                seen.work = seen.work or Work()
                 try:
                     invalid = bool(
                         check_text(call.arguments, tool.schema if tool and tool.schema is not None else True, seen.work)
@@ -688,7 +762,7 @@ class Observer:
     def _inferred(self, turn: Turn, seen: Observed) -> None:
         for raw in seen.repairing:
             failed = next(fact for fact in reversed(seen.facts) if fact.raw_name == raw and fact.invalid_arguments)
-            fact = self._fact(self.catalog.resolve(raw), raw, "inferred", "argument_repair", self._location(turn, raw))
+            fact = self._make(turn, raw, "inferred", "argument_repair")[1]
             fact.confidence = "inferred"
             fact.tool_call_id = failed.tool_call_id
             fact.repeat = failed.repeat
@@ -710,7 +784,7 @@ class Observer:
                 identity = self.catalog.resolve_hosted(tool.hosted, tool.server, tool.name)
                 fact = self._fact(identity, raw, "tool_choice", "planning", "provider")
             else:
-                fact = self._fact(self.catalog.resolve(raw), raw, "tool_choice", "planning", self._location(turn, raw))
+                fact = self._make(turn, raw, "tool_choice", "planning")[1]
             name = f"t:{seen.transcript_digest}:{raw}"
             entry = session.ledger.get(name)
             fact.repeat = entry is not None

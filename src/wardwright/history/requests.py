@@ -65,7 +65,9 @@ def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
 def put(value: RegisterValue | None, record: RequestRecord) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
     packed = _pack(record)
-    flat = cast("tuple[Any, ...]", value or ())
+    if value is None:
+        return packed
+    flat = cast("tuple[Any, ...]", value)
     kept: list[RegisterValue] = []
     at = 0
     while at < len(flat):

@@ -71,17 +71,13 @@ def arbitrate(run: Run) -> Ruling:
         ruling.reask = ruling.binds_next = False  # refused is refused: nothing is asked again
     if run.gate != "request":
         ruling.calls = _calls(run, ruling, effective)
-    if run.notes and any(note.startswith("transition_conflict:") for note in run.notes):
-        for note in run.notes:
-            if note.startswith("transition_conflict:"):
-                rules = tuple(note.partition(":")[2].split(","))
-                conflicts.append(
-                    Conflict(rules, "Two rules move the same machine; the first by priority and order won.")
-                )
-        ruling.notes = tuple(note for note in run.notes if not note.startswith("transition_conflict:"))
-    elif run.notes:
+    if run.clashes:
+        why = "Two rules move the same machine; the first by priority and order won."
+        conflicts.extend([Conflict(rules, why) for rules in run.clashes])
+    if run.notes:
         ruling.notes = tuple(run.notes)
-    ruling.conflicts = tuple(conflicts)
+    if conflicts:
+        ruling.conflicts = tuple(conflicts)
     return ruling
 
 

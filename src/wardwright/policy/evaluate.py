@@ -20,7 +20,6 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, cast
 
 import orjson
@@ -125,6 +124,7 @@ class Run:
         "active",
         "addressed",
         "attached",
+        "clashes",
         "conditional",
         "considered",
         "counted",
@@ -169,6 +169,8 @@ class Run:
         self.considered: list[tuple[str, ...]] = [()] * len(observed.facts)
         self.attached: list[str] = []
         self.active: list[RuleSet] = [plan.rules]
+        self.clashes: list[tuple[str, str]] = []
+        """Rules that would move one machine to different states."""
         self.moves: list[tuple[int, int, Rule, int]] = []
         self.settling: list[tuple[int, ToolSequence | Budget]] = []
         self.conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]] = []
@@ -346,7 +348,7 @@ class Run:
             item = items[fact.item] if 0 <= fact.item < len(items) else None
             if isinstance(item, CallItem):
                 items[fact.item] = CallItem(fact.tool_call_id, item.name, item.arguments)
-        return replace(observed, turn=replace(turn, items=items))
+        return observed.with_items(turn, items)
 
     # settling
 
@@ -423,7 +425,7 @@ class Run:
         for _, _, rule, index in sorted(self.moves, key=lambda move: move[:2]):
             first = taken.setdefault(rule.machine, (rule, index))[0]
             if first.action.transition_to != rule.action.transition_to:
-                self.notes.append(f"transition_conflict:{first.id},{rule.id}")
+                self.clashes.append((first.id, rule.id))
         self.moves.clear()
         for machine_id, (rule, index) in taken.items():
             self.enter(machine_id, rule.action.transition_to, index, rule)
@@ -871,27 +873,27 @@ def _loop_key(rule: LoopThreshold, fact: ToolFact, tool: str) -> str:
 
 
 def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
-    rule = cast("LoopThreshold", op.rule)
+    rule: LoopThreshold = op.rule
     scope = run.scopes[rule.scope]
     window = rule.window
     key: RegisterKey = (rule.key, op.tool if rule.equal == "tool" else _loop_key(rule, fact, op.tool))
-    value = scope.get(key)
+    value: Any = scope.get(key)
     counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
     if value is None:
-        meta = scope.get((rule.key, META))
+        meta: Any = scope.get((rule.key, META))
         limit = MAX_KEYS if rule.equal == "tool" or window is not None else MAX_ARGUMENT_KEYS
-        if meta is not None and cast("int", meta[1]) >= limit:
+        if meta is not None and meta[1] >= limit:
             meta = _sweep(run, rule, scope, meta, index)
-        if meta is not None and cast("int", meta[1]) >= limit:
+        if meta is not None and meta[1] >= limit:
             key = (rule.key, OVERFLOW)
             value = scope.get(key)
         elif counts:
             head = scope.state.head
             since = head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
-            scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], cast("int", meta[1]) + 1, *meta[2:]))
+            scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], meta[1] + 1, *meta[2:]))
     fresh = counts and (not rule.shared or run.first(key, index))
     if window is None:
-        total = (0 if value is None else cast("int", value[0])) + fresh
+        total = (0 if value is None else value[0]) + fresh
         if fresh:
             scope.changes[key] = (total,)
         if total < rule.threshold:
@@ -973,7 +975,7 @@ def _tripped(run: Run, rule: LoopThreshold, index: int) -> None:
 
 
 def _history(run: Run, op: Op, index: int, fact: ToolFact) -> None:
-    rule = cast("HistoryThreshold", op.rule)
+    rule: HistoryThreshold = op.rule
     key: RegisterKey = (rule.key, "")
     counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
     if counts and (not rule.shared or run.first(key, index)):
@@ -1008,7 +1010,7 @@ def _threshold(run: Run, rule: HistoryThreshold, _index: int) -> None:
 
 
 def _after(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
-    rule = cast("ToolSequence", op.rule)
+    rule: ToolSequence = op.rule
     if rule.then is None:
         if op.acts:
             run.act(rule, index)
@@ -1017,7 +1019,7 @@ def _after(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
 
 
 def _until(run: Run, op: Op, _index: int, fact: ToolFact) -> None:
-    rule = cast("ToolSequence", op.rule)
+    rule: ToolSequence = op.rule
     wanted = None if rule.until is None else rule.until.tool
     if wanted is not None and _happened(run, wanted, fact):
         run.settling.append((UNTIL, rule))
@@ -1036,7 +1038,7 @@ def _happened(run: Run, wanted: Matcher, fact: ToolFact) -> bool:
 
 
 def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
-    rule = cast("ToolSequence", op.rule)
+    rule: ToolSequence = op.rule
     if not op.acts:
         return
     scope = run.scopes[rule.scope]
@@ -1068,7 +1070,7 @@ def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
 
 
 def _schema(run: Run, op: Op, index: int, fact: ToolFact) -> None:
-    rule = cast("ArgumentSchema", op.rule)
+    rule: ArgumentSchema = op.rule
     schema: Any = rule.schema
     if schema is None:
         if fact.raw_name not in run.observed.surface.by_name:
@@ -1114,7 +1116,7 @@ def spend(value: RegisterValue | None, rule: Budget, amount: float, now: int) ->
 
 
 def _calls(run: Run, op: Op, index: int, fact: ToolFact) -> None:
-    rule = cast("Budget", op.rule)
+    rule: Budget = op.rule
     if fact.repeat and run.gate != "reply":
         return
     scope = run.scopes[rule.scope]

@@ -6,19 +6,24 @@ to the policy and another to the provider. Holds what all wires share, nothing o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
 from wardwright.errors import WireError
-from wardwright.wire.turn import Turn
+from wardwright.wire.turn import DeclaredTool, Turn
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Object: TypeAlias = dict[str, Json]
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Of one body, and of one stream in all."""
+
+MAX_KNOWN_BYTES: Final = 4_000_000
+"""Of declared tools that are kept, as they were written; none bigger than a twentieth of it."""
+
+_TOO_DEEP: Final = "a tool, an output format or a claim is nested too deeply, or not JSON"
 
 _WORDS: Final[Mapping[type, str]] = {
     str: "a string",
@@ -71,8 +76,47 @@ def settled(turn: Turn) -> Turn:
         try:
             orjson.dumps((schemas, turn.claims, turn.response_format))
         except (orjson.JSONEncodeError, RecursionError):
-            raise WireError("a tool, an output format or a claim is nested too deeply, or not JSON") from None
+            raise WireError(_TOO_DEEP) from None
     return turn
+
+
+class KnownTools:
+    """Declared tools by what the request says of them: an agent sends the same list with every request, and it is read once.
+
+    Made once per wire, holds a bounded number of bytes. What it gives out is shared by all requests that declare the same.
+    """
+
+    __slots__ = ("_known", "_read", "_room")
+
+    def __init__(self, read: Callable[[list[Json], Collection[str]], list[DeclaredTool]]) -> None:
+        self._read = read
+        self._known: dict[bytes, tuple[DeclaredTool, ...]] = {}
+        self._room = MAX_KNOWN_BYTES
+
+    def read(self, declared: Json, passing: Collection[str]) -> tuple[DeclaredTool, ...]:
+        """The tools in the field `tools` of a request."""
+        if declared is None:
+            return ()
+        if not isinstance(declared, list):
+            raise wrong("tools", "a list", declared)
+        try:
+            written = orjson.dumps(declared)
+        except (orjson.JSONEncodeError, RecursionError):
+            raise WireError(_TOO_DEEP) from None
+        if passing:  # what passes for one operator may not for another
+            return tuple(self._read(declared, passing))
+        known = self._known.get(written)
+        if known is None:
+            known = tuple(self._read(declared, passing))
+            size = len(written)
+            if size * 20 > MAX_KNOWN_BYTES:
+                return known
+            if size > self._room:
+                self._known.clear()
+                self._room = MAX_KNOWN_BYTES
+            self._room -= size
+            self._known[written] = known
+        return known
 
 
 def is_json(data: bytes) -> bool:

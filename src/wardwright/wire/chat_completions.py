@@ -13,6 +13,7 @@ from typing import Any, Final
 from wardwright.errors import WireError
 from wardwright.wire.body import (
     Json,
+    KnownTools,
     Object,
     check_fields,
     claims_of,
@@ -182,14 +183,16 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
                     items.append(TextItem("user" if role == "user" else "system", content))
                 continue
         _message(message, role, items, index, passing)
-    tools = _tools(fields, passing)
+    tools = _KNOWN.read(fields.get("tools"), passing)
     if not common:
-        _further_tools(fields, tools, passing)
+        tools = (*tools, *_further_tools(fields, passing))
     turn = Turn("request", "chat_completions", text_of(fields, "model", ""), items, tools, _tool_choice(fields))
-    turn.stream = fields.get("stream") is True
-    if not common:
-        turn.claims = claims_of(fields)
-        turn.response_format = _response_format(fields)
+    if fields.get("stream") is True:
+        turn.stream = True
+    if common:
+        return turn
+    turn.claims = claims_of(fields)
+    turn.response_format = _response_format(fields)
     return settled(turn)
 
 
@@ -556,23 +559,11 @@ def _texts(parts: list[Json], path: str, passing: Collection[str]) -> list[str]:
     return texts
 
 
-def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
+def _tools(declared: list[Json], passing: Collection[str]) -> list[DeclaredTool]:
     tools: list[DeclaredTool] = []
-    for index, tool in enumerate(list_of(fields, "tools", "")):
+    for index, tool in enumerate(declared):
         if not isinstance(tool, dict):
             raise wrong(f"tools[{index}]", "an object", tool)
-        try:
-            if len(tool) == 2 and tool["type"] == "function":
-                definition = tool["function"]
-                if isinstance(definition, dict) and len(definition) == (4 if "strict" in definition else 3):
-                    name = definition["name"]
-                    description = definition["description"]
-                    schema = definition["parameters"]
-                    if isinstance(name, str) and isinstance(description, str) and isinstance(schema, dict):
-                        tools.append(DeclaredTool(name, description, schema))
-                        continue
-        except KeyError:
-            pass  # another shape
         if not _DECLARATION_FIELDS.issuperset(tool):
             check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
         kind = tool.get("type", "function")
@@ -585,8 +576,12 @@ def _tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
     return tools
 
 
-def _further_tools(fields: Object, tools: list[DeclaredTool], passing: Collection[str]) -> None:
+_KNOWN: Final = KnownTools(_tools)
+
+
+def _further_tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
     """Those declared beside `tools`."""
+    tools: list[DeclaredTool] = []
     if "functions" in fields:
         for index, function in enumerate(list_of(fields, "functions", "")):
             tools.append(_definition(function, "functions[%d]", index, passing))
@@ -595,6 +590,7 @@ def _further_tools(fields: Object, tools: list[DeclaredTool], passing: Collectio
         if not isinstance(options, dict):
             raise wrong("web_search_options", "an object", options)
         tools.append(DeclaredTool("web_search", hosted="web_search", controls=options))
+    return tools
 
 
 def _definition(definition: Json, where: str, index: int, passing: Collection[str]) -> DeclaredTool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Gate: TypeAlias = Literal["request", "reply", "result"]
 """Where policy looks: `request` before routing, `reply` before the caller sees it, `result` of one tool that we ran or proxied."""
@@ -130,6 +130,10 @@ class Caller:
     """What the header said when it differs from `session_id` (the transcript held ids of another session)."""
 
 
+NOBODY: Final = Caller()
+"""Before the HTTP layer has said who asks."""
+
+
 @dataclass(slots=True)
 class Turn:
     """One message at one gate. Made by a wire module (items, tools), completed by the gateway (caller, target, approvals)."""
@@ -142,7 +146,7 @@ class Turn:
     tools: Sequence[DeclaredTool] = ()
     """Request: as declared. Reply and result: those of the request they answer (the gateway passes them on)."""
     tool_choice: ToolChoice | None = None
-    caller: Caller = field(default_factory=Caller)
+    caller: Caller = field(default_factory=lambda: NOBODY)
     usage: Usage | None = None
     """Reply only: settles token and price budgets."""
     elapsed_ms: int = 0
