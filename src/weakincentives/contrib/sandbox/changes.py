@@ -173,7 +173,7 @@ def _stays_inside(path: str, target: str, workdir: str) -> str:
     """The target, relative to the link, if it lies in the workspace; empty otherwise."""
     here = posixpath.join("/", posixpath.dirname(path))
     if target.startswith("/"):
-        if target != workdir and not target.startswith(f"{workdir}/"):
+        if ".." in target.split("/") or not f"{target}/".startswith(f"{workdir}/"):
             return ""
         target = posixpath.relpath(target.removeprefix(workdir) or "/", here)
     depth = len([part for part in here.split("/") if part])

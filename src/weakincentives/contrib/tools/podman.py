@@ -164,9 +164,9 @@ class PodmanSandboxSection(Section[None]):
         outcome = self._sandbox.run(
             fs,
             argv,
-            _text("the text to run", script),
+            script,
             cwd=self._directory(params.cwd, fs),
-            stdin=_text("stdin", params.stdin).encode(),
+            stdin=params.stdin.encode(),
             timeout=timeout,
             env=env,
             cancelled=ended_early.is_set,
@@ -272,13 +272,3 @@ def _told(changed: tuple[str, ...]) -> str:
 
 def _size(count: int) -> str:
     return f"{count / MIB:g} MiB" if count >= MIB else f"{count} bytes"
-
-
-def _text(name: str, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ToolValidationError(
-            f"Character {error.start} of {name} has no UTF-8 form. Remove or replace it, then retry."
-        ) from None
-    return text
