@@ -10,16 +10,20 @@ from .digest import WorkspaceDigest, WorkspaceDigestSection
 from .digest_survey import DigestConfig
 from .mounts import HostMount
 from .planning import Plan, PlanningToolsSection, PlanStep, StepChange, UpdatePlan
+from .podman import CommandResult, PodmanConfig, PodmanSandboxSection
 from .vfs import VfsConfig, VfsToolsSection
 
 __all__ = [
     "AstevalSection",
+    "CommandResult",
     "DigestConfig",
     "EvaluationLimits",
     "HostMount",
     "Plan",
     "PlanStep",
     "PlanningToolsSection",
+    "PodmanConfig",
+    "PodmanSandboxSection",
     "StepChange",
     "UpdatePlan",
     "VfsConfig",
