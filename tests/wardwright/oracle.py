@@ -1,12 +1,13 @@
 """A second opinion on the engine: no indexes, no registers, everything recomputed from the full log of facts every time.
 
-It takes compiled rules and observed facts. Bundles, text rules, schemas, budgets and exceptions are left to the cases."""
+It takes compiled rules and facts; `test_oracle` also feeds it facts read naively off raw conversations. What it cannot see:
+how wires and catalogs make facts, forged or altered transcripts, bundles, text rules, schemas, budgets and exceptions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 from wardwright.facts import ToolFact
 from wardwright.policy import rules as r
@@ -16,12 +17,11 @@ ONCE, ROUTES = {"alert_async", "annotate"}, {"restrict_routes", "switch_model"}
 USUAL = {"assistant_tool_call", "tool_choice", "tool_result", "provider_event", "caller_metadata"}
 ORDER, RESULT = ("block", "deny_call", "require_approval", "allow"), "result_interpretation"
 At = tuple[int, int, int]
+Fired = set[tuple[str, str, tuple[int, ...], bool]]
 
 
 @dataclass
-class Entry:
-    """One line of the log: a fact, a user turn (neither fact nor state), or a move of a machine."""
-
+class Entry:  # One line of the log: a fact, a user turn (neither fact nor state), or a move of a machine.
     at: At
     fact: ToolFact | None = None
     refused: bool = False
@@ -30,23 +30,15 @@ class Entry:
     rule: r.Rule | None = None
 
 
-class Verdict(NamedTuple):
-    fired: set[tuple[str, str, tuple[int, ...], bool]]
-    decision: str
-    calls: list[str]
-    state: str
-
-
 def fits(m: r.Matcher, f: ToolFact, denying: bool) -> bool:
     repair = f.source == "inferred" and f.phase == "argument_repair" and "argument_repair" in m.phase
     source = f.source in m.source if m.source else f.source in USUAL or repair
     globs = ((m.namespace, f.namespace.lower()), (m.name, f.name.lower()))
     words = ((m.risk_class, f.risk_class), (m.result_status, f.result_status))
     named = all(not some or any(fnmatchcase(value, one.lower()) for one in some) for some, value in globs)
-    if not source or not named or not all(not some or value in some for some, value in words):
-        return False
     planned = f.phase == "argument_repair" and "planning" in m.phase and f.source != "inferred"
-    return not m.phase or f.phase in m.phase or planned or (f.phase == "unknown" and denying)
+    phase = not m.phase or f.phase in m.phase or planned or (f.phase == "unknown" and denying)
+    return source and named and phase and all(not some or value in some for some, value in words)
 
 
 def ends(until: r.Until, f: ToolFact) -> bool:
@@ -63,9 +55,7 @@ def inside(window: r.Window | None, start: At, at: At) -> bool:
     return all(limit is None or now - then <= limit for limit, then, now in zip(limits, start, at, strict=True))
 
 
-class Oracle:
-    """One session under one plan with one machine."""
-
+class Oracle:  # One session under one plan with one machine.
     def __init__(self, rules: tuple[r.Rule, ...], machine: r.Machine) -> None:
         self.rules, self.initial = rules, machine.initial_state
         self.log: list[Entry] = []
@@ -92,12 +82,10 @@ class Oracle:
         return sum(fits(rule.tool, f, rule.action.name in DENY) and self.key(rule, f) == key for f in facts)
 
     def tripped(self, rule: r.LoopThreshold, at: At) -> bool:
-        last = None
-        for n, e in enumerate(self.log):
-            if e.fact is not None and counts(rule, e.fact) and fits(rule.tool, e.fact, False):
-                over = self.count(rule, self.key(rule, e.fact), e.at, self.log[: n + 1]) >= rule.threshold
-                last = e.at if over else last
-        return last is not None and inside(rule.window, last, at)
+        seen = [(n, e.at, e.fact) for n, e in enumerate(self.log) if e.fact is not None and counts(rule, e.fact)]
+        ours = [(n, then, self.key(rule, f)) for n, then, f in seen if fits(rule.tool, f, False)]
+        over = [then for n, then, key in ours if self.count(rule, key, then, self.log[: n + 1]) >= rule.threshold]
+        return bool(over) and inside(rule.window, over[-1], at)
 
     def started(self, rule: r.ToolSequence, at: At) -> bool:
         start, until = None, rule.until or r.Until()
@@ -110,8 +98,8 @@ class Oracle:
         stale = start is not None and until.clean_turn and at[0] - start[0] > 1
         return start is not None and inside(rule.window, start, at) and not stale
 
-    def judge(self, gate: str, facts: list[ToolFact], user_turns: list[int], now: int) -> Verdict:
-        fired: set[tuple[str, str, tuple[int, ...], bool]] = set()
+    def judge(self, gate: str, facts: list[ToolFact], users: list[int], now: int) -> tuple[Fired, str, list[str], str]:
+        fired: Fired = set()
         begin = list(self.log)
         self.fresh = len(begin) if gate == "reply" else 10**9
         places = [(self.turn, self.event + sum(not f.repeat for f in facts[: i + 1]), now) for i in range(len(facts))]
@@ -150,12 +138,11 @@ class Oracle:
         move()
         for i, (f, at) in enumerate(zip(facts, places, strict=True)):
             pass_time(at)
-            if i in user_turns:
+            if i in users:
                 self.log.append(Entry(at))
                 leave(at, lambda until: until.user_turn)
             for rule in self.rules:
-                denying = rule.action.name in DENY
-                hit = False
+                denying, hit = rule.action.name in DENY, False
                 if isinstance(rule, r.ToolSelector):
                     hit = fits(rule.tool, f, denying)
                 elif isinstance(rule, r.LoopThreshold):
@@ -165,7 +152,7 @@ class Oracle:
                 elif isinstance(rule, r.ToolSequence):
                     hit = fits(rule.then or rule.after, f, denying) and (rule.then is None or self.started(rule, at))
                 elif isinstance(rule, r.AllowedTools):
-                    named = [t for t in rule.allowed if t.namespace in ("", f.namespace) and t.name == f.name]
+                    named = any(t.namespace in ("", f.namespace) and t.name == f.name for t in rule.allowed)
                     phases = {*rule.phases, "unknown", *(["argument_repair"] if "planning" in rule.phases else [])}
                     hit = gate == "reply" and not named and f.phase != RESULT and bool({f.phase, self.phase} & phases)
                 if hit:
@@ -183,15 +170,13 @@ class Oracle:
                 for i in each if rule.action.name == "deny_call" else whole:
                     act(rule, i, end)
         move()
-        # What the calls of a reply end, they end when it is over, and nothing that was begun since.
-        place = len(begin)
+        place = len(begin)  # What the calls of a reply end, they end when it is over, and nothing that was begun since.
         for i, (f, at) in enumerate(zip(facts, places, strict=True) if gate == "reply" else []):
             for rule in self.of(r.ToolSequence) if i not in refused else []:
                 ours = rule.then is None and rule.until and ends(rule.until, f)
                 if ours and not any(e.state for e in self.log[place:]) and self.state(end, self.log)[1] == rule.key:
                     self.log.insert(place, Entry(at, state=self.initial))
             place = next(n for n, e in enumerate(self.log) if e.fact is f) + 1
-        # What the findings come to.
         live = [(self.rules[int(one[0][1:])].action, one[1], one[2]) for one in fired if one[3]]
         effects = {effect for _, effect, _ in live}
         hard = {action.target_model for action, effect, _ in live if effect == "switch_model"}
@@ -201,16 +186,15 @@ class Oracle:
         decision = "block" if broken else next(word for word in ORDER if word in effects or word == "allow")
         about = [{"allow", *(effect for _, effect, which in live if i in which)} for i in range(len(facts))]
         ruled = [decision if decision == "block" else next(word for word in ORDER if word in one) for one in about]
-        called = gate == "reply" and {i for i, f in enumerate(facts) if f.source == "assistant_tool_call"}
-        calls = [word for i, word in enumerate(ruled) if called and i in called]
+        own = [i for i, f in enumerate(facts) if gate == "reply" and f.source == "assistant_tool_call"]
+        calls = [ruled[i] for i in own]
         partly = decision == "deny_call" and "allow" in calls and "require_approval" not in calls
         through = (decision == "allow" or partly) and not (gate == "reply" and (hard or routes))
         self.log[len(begin) :] = [e for e in self.log[len(begin) :] if through or e.fact or e.held or e.rule]
         for i, e in enumerate([e for e in self.log[len(begin) :] if e.fact is not None]):
             e.held, e.refused = not through, i in refused or (gate == "reply" and not through)
-        self.event = end[1]
-        verdict = Verdict(fired, decision, calls, self.state(end, self.log)[0])
+        state, self.event = self.state(end, self.log)[0], end[1]
         self.turn += through and gate == "reply"
         if through and gate == "request":
             self.phase = RESULT if [f.phase for f in facts if f.source != "inferred"][-1:] == [RESULT] else "planning"
-        return verdict
+        return fired, decision, calls, state

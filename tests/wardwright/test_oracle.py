@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -11,16 +12,17 @@ from hypothesis import strategies as st
 from wardwright import compile_plan
 from wardwright.config import parse_config
 from wardwright.facts import ToolFact
-from wardwright.gateway import judge
+from wardwright.gateway import govern, judge, passes
 from wardwright.history import Registers, apply
 from wardwright.policy.compile import Plan
 from wardwright.policy.rules import Ruling
-from wardwright.wire.turn import Caller, Turn
+from wardwright.wire.turn import Caller, CallItem, ResultItem, TextItem, Turn
 
 from .oracle import Oracle
 
 NAMESPACES, NAMES = ("a", "b"), ("x", "y")
 STATES = ("calm", "alert", "locked")
+CALL, RESULT = "assistant_tool_call", "result_interpretation"
 PHASES = ("planning", "argument_repair", "result_interpretation")
 
 some = st.sampled_from
@@ -192,6 +194,10 @@ def fired(ruling: Ruling) -> set[tuple[str, str, tuple[int, ...], bool]]:
     return {(one.rule_id, one.effect, one.facts, one.enforced) for one in ruling.findings}
 
 
+def told(ruling: Ruling) -> tuple[set[tuple[str, str, tuple[int, ...], bool]], str, list[str], str]:
+    return fired(ruling), ruling.decision, [call.status for call in ruling.calls], ruling.states["default"]
+
+
 @settings(max_examples=400)
 @given(plans(), stories)
 def test_engine_and_oracle_agree(text: str, story: list[tuple[str, list[ToolFact], list[int], int]]) -> None:
@@ -203,11 +209,7 @@ def test_engine_and_oracle_agree(text: str, story: list[tuple[str, list[ToolFact
     for gate, events, users, step in story:
         now += step
         ruling, registers = ask(plan, registers, gate, events, users, now)
-        verdict = oracle.judge(gate, events, users, now)
-        assert fired(ruling) == verdict.fired
-        assert ruling.decision == verdict.decision
-        assert [call.status for call in ruling.calls] == verdict.calls
-        assert ruling.states == {"default": verdict.state}
+        assert told(ruling) == oracle.judge(gate, events, users, now)
 
 
 STRICTNESS = {"allow": 0, "require_approval": 1, "deny_call": 2, "block": 3}
@@ -257,3 +259,57 @@ def test_one_more_rule_never_permits_more(
     assert STRICTNESS[after.decision] >= STRICTNESS[before.decision]
     for one, two in zip(before.calls, after.calls, strict=True):
         assert STRICTNESS[two.status] >= STRICTNESS[one.status]
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> list[tuple[list[tuple[str, str, str]], bool]]:
+    """Per round: the calls of the reply (name, arguments, result), and whether the request comes twice."""
+    call = st.tuples(some(["a.x", "a.y", "b.x"]), some(["{}", '{"n":1}']), some(["1", "2"]))
+    return draw(st.lists(st.tuples(st.lists(call, max_size=3), st.booleans()), min_size=1, max_size=5))
+
+
+def naive(source: str, phase: str, name: str, arguments: str, result: str = "", *, repeat: bool = False) -> ToolFact:
+    namespace, tool = name.split(".")
+    fact = ToolFact(namespace, tool, name, "unknown", phase, source, repeat=repeat)  # pyright: ignore[reportArgumentType]
+    fact.arguments_digest, fact.result_digest = arguments, result
+    return fact
+
+
+@settings(max_examples=200)
+@given(plans(), talks())
+def test_engine_and_oracle_agree_on_raw_conversations(
+    text: str, talk: list[tuple[list[tuple[str, str, str]], bool]]
+) -> None:
+    """E1–E8: from the words of a conversation, with retries and refusals, the engine rules as a naive reader does."""
+    plan = compile_plan(parse_config(text))
+    part = plan.model("m")
+    assert part is not None
+    caller, registers = Caller(session_id="s"), Registers(key=b"k")
+    oracle, now, number = Oracle(part.rules.rules, part.machines["default"]), 1000, 0
+    items: list[Any] = [TextItem("user", "0")]
+    news: list[ToolFact] = []
+    for calls, again in talk:
+        for repeat in (False, True)[: 1 + again]:
+            now += 3
+            ruling, delta = govern(
+                plan, registers, Turn("request", "chat_completions", "m", list(items), caller=caller), now
+            )
+            registers = apply(registers, delta)
+            seen = [replace(fact, repeat=repeat) for fact in news]
+            assert told(ruling) == oracle.judge("request", seen, [], now)
+            assert [fact.phase for fact in ruling.facts] == [fact.phase for fact in news]
+        if not passes(ruling):
+            return
+        now += 3
+        made = [CallItem(f"c{number + index}", name, words) for index, (name, words, _) in enumerate(calls)]
+        number += len(calls)
+        reply: list[Any] = [*made, *([] if made else [TextItem("assistant", "done")])]
+        ruling, delta = govern(plan, registers, Turn("reply", "chat_completions", "m", reply, caller=caller), now)
+        registers = apply(registers, delta)
+        assert told(ruling) == oracle.judge("reply", [naive(CALL, "planning", *one[:2]) for one in calls], [], now)
+        if not passes(ruling):
+            return
+        let = [index for index, call in enumerate(ruling.calls) if call.status == "allow"]
+        items += [made[index] for index in let] if made else reply
+        items += [ResultItem(made[index].id, calls[index][2]) for index in let]
+        news = [naive("tool_result", RESULT, *calls[index]) for index in let]
