@@ -10,7 +10,7 @@ from weakincentives.adapters import ScriptedAdapter
 from weakincentives.contrib.tools import HostMount, VfsConfig, VfsToolsSection
 from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import Prompt, PromptTemplate, ToolContext, tool
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
 from weakincentives.runtime import Session, ToolCall, ToolInvoked, ToolOutcome, execute_tool, execute_tools
 from weakincentives.testing import run_tool
 
@@ -138,6 +138,25 @@ class TestSection:
 
         assert outcome.text == "Cannot use files: no filesystem is bound to the prompt."
 
+    def test_the_suite_of_the_seeds(self) -> None:
+        """The example of 001: a root, bound as a further section, tools and files and policy in place."""
+        session = Session()
+        vfs = VfsToolsSection(session=session, config=VfsConfig(root="/tmp/workspace"))
+        prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="Task", template="Work.")])).bind(sections=[vfs])
+
+        def call(name: str, **args: object) -> str:
+            return execute_tool(ToolCall(name, args), prompt=prompt, session=session).text
+
+        assert call("write_file", path="/tmp/workspace/new_file.txt", content="content") == (
+            "Created /tmp/workspace/new_file.txt (7 bytes)."
+        )
+        vfs.filesystem.write("config.json", "{}")
+        assert call("write_file", path="config.json", content="new content") == UNREAD.format("config.json")
+        call("read_file", path="config.json")
+        assert call("write_file", path="config.json", content="new content", overwrite=True) == (
+            "Replaced /tmp/workspace/config.json (11 bytes)."
+        )
+
     def test_a_model_can_work_with_it(self) -> None:
         """One evaluation: find, read, edit, done."""
         desk = Desk({"src/app.py": "port = 80\n"})
@@ -223,6 +242,20 @@ class TestReadFile:
             "a.txt: lines 4-5 of 10. Cut after line 5; continue with offset=6.\n\n     4\tline 4\n     5\tline 5"
         )
         assert desk("read_file", path="a.txt", offset=10) == "a.txt: lines 10-10 of 10.\n\n    10\tline 10"
+
+    def test_far_into_a_long_file(self) -> None:
+        """Wherever the line lies among the blocks that are skipped."""
+        desk = Desk({"a": "".join(f"{n}\n" for n in range(1, 60_001)), "b": "\n" * 200_000 + "end"})
+
+        assert [desk.call("read_file", path="a", offset=at, limit=1).value.content for at in (1, 13_000, 60_000)] == [
+            "1\n",
+            "13000\n",
+            "60000\n",
+        ]
+        assert [desk.call("read_file", path="b", offset=at, limit=1).value.content for at in (65_537, 200_001)] == [
+            "\n",
+            "end",
+        ]
 
     def test_offset_zero_is_the_beginning(self) -> None:
         """Whoever counts from zero loses no turn."""
@@ -410,6 +443,21 @@ class TestReadBeforeWrite:
         desk("read_file", path="d/a")
 
         assert desk("delete_file", path="d", recursive=True) == UNREAD.format("d/b")
+
+    @pytest.mark.parametrize(
+        ("name", "args"),
+        [
+            ("write_file", {"path": "d", "content": ""}),
+            ("edit_file", {"path": "d", "old_string": "x", "new_string": "y"}),
+            ("copy_file", {"src": "b", "dst": "d"}),
+            ("move_file", {"src": "b", "dst": "d", "overwrite": True}),
+        ],
+    )
+    def test_a_directory_in_place_of_a_file_is_called_that(self, name: str, args: dict[str, object]) -> None:
+        """Nothing in it would be changed, so nobody is sent to read it."""
+        assert Desk({"d/a": "x", "b": "y"})(name, **args) == (
+            "Not a file: d is a directory\nName a file inside it, then retry."
+        )
 
     def test_it_can_be_switched_off(self) -> None:
         """The author decides."""

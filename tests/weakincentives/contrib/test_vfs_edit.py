@@ -53,7 +53,9 @@ class TestReplacing:
         """The first ten lines are named."""
         outcome, after = edit("a\n" * 50, "a", "b", replace_all=True)
 
-        assert outcome.text == "Edited a.txt: 50 replacements, on lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and more."
+        assert (
+            outcome.text == "Edited a.txt: 50 replacements, on lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and perhaps others."
+        )
         assert after == b"b\n" * 50
 
     def test_replacing_all_of_one(self) -> None:
@@ -156,6 +158,10 @@ class TestRefusing:
     def test_several_places_on_one_line(self) -> None:
         """The line is named once."""
         assert "was found 2 times, on line 1\n" in refusal("x x", "x")
+
+    def test_very_many_places_on_one_line(self) -> None:
+        """Not all of them are looked up."""
+        assert "was found 50 times, on line 1 and perhaps others\n" in refusal("x" * 50, "x")
 
     def test_overlapping_places(self) -> None:
         """Two places that share text are two places."""

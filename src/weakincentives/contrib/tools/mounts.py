@@ -117,8 +117,12 @@ class _Copy:
             raise PromptValidationError(f"{self.called}: {word}: {error}") from error
 
     def _directory(self, fd: int, path: str, *, included: bool, depth: int) -> None:
-        with os.scandir(fd) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+        try:
+            with os.scandir(fd) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            self._leave_out(path, f"it cannot be read: {error.strerror}")
+            return
         for entry in found:
             shown = entry.name.encode("utf-8", "backslashreplace").decode()
             try:
@@ -137,7 +141,7 @@ class _Copy:
             elif place in self.files or place in self.links:
                 self._leave_out(join(path, shown), "another file has the same name in a different Unicode form")
             elif entry.is_symlink():
-                self.links[place] = os.readlink(entry.name, dir_fd=fd)
+                self._note_link(fd, entry.name, place)
             elif entry.is_file(follow_symlinks=False):
                 self._file(fd, entry.name, place)
             else:
@@ -156,6 +160,12 @@ class _Copy:
             self._directory(fd, place, included=included, depth=depth + 1)
         finally:
             os.close(fd)
+
+    def _note_link(self, above: int, name: str, place: str) -> None:
+        try:
+            self.links[place] = os.readlink(name, dir_fd=above)
+        except OSError as error:  # it was a link a moment ago
+            self._leave_out(place, f"it cannot be read: {error.strerror}")
 
     def _file(self, above: int, name: str, place: str) -> None:
         try:

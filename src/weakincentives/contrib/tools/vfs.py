@@ -19,7 +19,7 @@ from ...errors import FilesystemError, PromptValidationError, ToolValidationErro
 from ...filesystem import FileAlreadyExistsError, Filesystem, InMemoryFilesystem, normalize
 from ...filesystem.paths import ROOT, join
 from ...frozen import frozen
-from ...prompt import ReadBeforeWritePolicy, Section, Tool, ToolContext, ToolPolicy, ToolResult
+from ...prompt import PolicyDecision, ReadBeforeWritePolicy, Section, Tool, ToolContext, ToolPolicy, ToolResult
 from ...session import Session
 from .mounts import HostMount, Mounted, copy_in
 from .vfs_edit import edit, listed
@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 
 _GREP_LINE_CHARS = 500
 _LIST_LIMIT = 1_000
+_FILES_ONLY = {"write_file": "path", "edit_file": "path", "copy_file": "dst", "move_file": "dst"}
 
 # -- what the model sends ----------------------------------------------------------------------------------------------
 
@@ -466,7 +467,7 @@ class VfsToolsSection(Section[None]):
         root = VisibleRoot(config.root)
         first: tuple[ToolPolicy, ...] = ()
         if config.read_before_write and not config.readonly:
-            first = (ReadBeforeWritePolicy(resolve=root.resolve),)
+            first = (_ReadFirst(resolve=root.resolve),)
         super().__init__(
             title=title,
             key=key,
@@ -492,6 +493,20 @@ class VfsToolsSection(Section[None]):
 
     def resources(self) -> Mapping[Any, object]:
         return {Filesystem: self.filesystem}
+
+
+class _ReadFirst(ReadBeforeWritePolicy):
+    """A directory in place of a file is the tool's to refuse: what is in it would not be changed."""
+
+    def check(self, tool: Any, params: Any, *, context: ToolContext) -> PolicyDecision:
+        fs = context.filesystem
+        if fs is not None and tool.name in _FILES_ONLY:
+            try:
+                if fs.is_dir(self._resolved(getattr(params, _FILES_ONLY[tool.name]))):
+                    return PolicyDecision.allow()
+            except FilesystemError as error:
+                return PolicyDecision.deny(str(error))
+        return super().check(tool, params, context=context)
 
 
 def _tools(does: _FileTools, *, readonly: bool) -> list[Tool[Any, Any]]:

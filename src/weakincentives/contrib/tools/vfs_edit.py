@@ -85,10 +85,11 @@ def _places(content: bytes, wanted: bytes) -> list[int]:
 def listed(lines: tuple[int, ...], count: int) -> str:
     """The lines of so many places, as words."""
     distinct = list(dict.fromkeys(lines))
-    if count > len(lines):
-        return f"lines {', '.join(map(str, distinct))} and more"
+    more = count > len(lines)
     if len(distinct) == 1:
-        return f"line {distinct[0]}"
+        return f"line {distinct[0]}{' and perhaps others' if more else ''}"
+    if more:
+        return f"lines {', '.join(map(str, distinct))} and perhaps others"
     return f"lines {', '.join(map(str, distinct[:-1]))} and {distinct[-1]}"
 
 
