@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from typing import Literal
 
+from ..clock import SYSTEM_CLOCK
 from ..errors import TransactionError, WinkError
 from ..transaction import Scope, current_scope
 from . import pattern as globs
@@ -36,6 +37,8 @@ from .journal import HostSnapshot, Journal, Step, Transaction, Witness, Work
 from .paths import ROOT, join, normalize, split
 from .protocol import FileStat, Filesystem, Names, encoded
 
+_SETTLED = 2.0
+"""Seconds after which no disk gives a further change the time of the one before."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -128,6 +131,18 @@ class HostFilesystem(Filesystem):
             if kind == "file":
                 return FileStat(path, "file", info.st_size, readonly, mode)
             return FileStat(path, "directory", 0, readonly, mode)
+
+    def version(self, path: str) -> str:
+        """By what the disk knows of the file, without reading it. One that changed a moment ago is read: another change
+        could have the same time."""
+        path = normalize(path)
+        with self._told("look at", path), self._at(path) as place:
+            _check_file(place, path)
+            info = place.info
+            assert info is not None
+        if SYSTEM_CLOCK.now() - max(info.st_mtime, info.st_ctime) < _SETTLED:
+            return self.digest(path)
+        return f"{info.st_dev:x}-{info.st_ino:x}-{info.st_size:x}-{info.st_mtime_ns:x}-{info.st_ctime_ns:x}"
 
     def is_readonly(self, path: str) -> bool:
         path = normalize(path)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from weakincentives.adapters import ScriptedAdapter
 from weakincentives.contrib.tools import DigestConfig, WorkspaceDigest, WorkspaceDigestSection
 from weakincentives.errors import PromptValidationError
-from weakincentives.filesystem import FileMissingError, FileStat, Filesystem, InMemoryFilesystem
+from weakincentives.filesystem import FileMissingError, FileStat, Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, apply_visibility
 from weakincentives.runtime import Session, ToolCall, ToolOutcome, execute_tool, tool_transaction
 
@@ -185,6 +186,35 @@ def test_only_files_that_changed_are_read_again() -> None:
     assert fs.read_paths == ["d3/f3.py"]
 
 
+def test_files_on_disk_are_known_without_reading_them() -> None:
+    """By what the disk says of a file that has not changed for a while, here one of Python's own packages."""
+    root = Path(json.__file__).parent
+
+    class Disk(HostFilesystem):
+        read_paths: ClassVar[list[str]] = []
+
+        def read_bytes(self, path: str) -> bytes:
+            self.read_paths.append(path)
+            return super().read_bytes(path)
+
+    fs = Disk(root, readonly=True)
+    section = WorkspaceDigestSection()
+    first = section.refresh(Session(), fs)
+    assert "decoder.py" in fs.read_paths
+    fs.read_paths.clear()
+    assert section.refresh(Session(), fs) == first
+    assert fs.read_paths == []
+
+
+def test_a_file_on_disk_that_has_just_changed_is_read(tmp_path: Path) -> None:
+    """Same size, same moment: only the content tells them apart."""
+    fs, section = HostFilesystem(tmp_path), WorkspaceDigestSection()
+    (tmp_path / "a.py").write_text("def a(): ...\n")
+    assert section.refresh(Session(), fs).symbols == ("a.py: a",)
+    (tmp_path / "a.py").write_text("def b(): ...\n")
+    assert section.refresh(Session(), fs).symbols == ("a.py: b",)
+
+
 def test_content_that_comes_back_is_known() -> None:
     """After a rollback, in another session, under another name."""
     fs = Counting({"a.py": "def a(): ...\n"})
@@ -278,6 +308,7 @@ def test_own_excludes_take_the_place_of_ours() -> None:
     [
         ("broken.py", "class Fine:\n  def go(self):\n def (", "broken.py: Fine, go"),
         ("old.py", "print 'x'\nclass Old: pass\n", "old.py: Old"),
+        ("escape.py", 'class A:\n    def go(self): return "\\d"\n', "escape.py: A"),
         ("zero.py", "a\ufffd = 1\ndef f(): ...\n", "zero.py: f"),
         ("deep.py", "def f(): ...\nx = " + "-" * 50_000 + "1\n", "deep.py: f"),
         ("main.go", "package x\nfunc (s *S) Run() {}\ntype S struct {}\n", "main.go: Run, S"),

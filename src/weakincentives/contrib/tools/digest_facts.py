@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from typing import Final
 
 from ...frozen import frozen
@@ -262,7 +263,7 @@ def facts_of(language: str, content: bytes) -> FileFacts:
 def _python(text: str) -> tuple[tuple[Symbol, ...], str] | None:
     """Classes with their methods, functions, and the docstring's first line; None when it is no Python of today."""
     try:
-        module = ast.parse(text)
+        module = _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     symbols: list[Symbol] = []
@@ -278,6 +279,15 @@ def _python(text: str) -> tuple[tuple[Symbol, ...], str] | None:
             symbols.append(Symbol("def", short(node.name), node.lineno))
     first = (ast.get_docstring(module) or "").strip().partition("\n")[0]
     return tuple(symbols[:MAX_SYMBOLS]), short(first, _LONGEST_ABOUT)
+
+
+def _parsed(text: str) -> ast.Module:
+    """The syntax tree. The parser warns of backslashes it does not know; they are not our user's to correct."""
+    if "\\" not in text:
+        return ast.parse(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 def _by_line(language: str, text: str) -> tuple[Symbol, ...]:
