@@ -183,17 +183,17 @@ class DirectoryEntry:
     """A name in a directory."""
 
     name: str
-    kind: Literal["file", "directory"]
-    size: int
+    kind: Literal["file", "directory", "other"]
+    """Other: a name that cannot be used, such as a link that leads nowhere or out."""
+    size: int = 0
     readonly: bool = False
 
     def render(self) -> str:
-        mark = ", read-only" if self.readonly else ""
-        return (
-            f"{self.name}/{mark and ' (read-only)'}"
-            if self.kind == "directory"
-            else f"{self.name} ({_counted(self.size, 'byte')}{mark})"
-        )
+        if self.kind == "other":
+            return f"{self.name} (cannot be used)"
+        if self.kind == "directory":
+            return f"{self.name}/ (read-only)" if self.readonly else f"{self.name}/"
+        return f"{self.name} ({_counted(self.size, 'byte')}{', read-only' if self.readonly else ''})"
 
 
 @frozen
@@ -333,9 +333,10 @@ class _FileTools:
         for name in names[:_LIST_LIMIT]:
             try:
                 about = fs.stat(join(place, name))
-            except FileNotFoundError:  # it went away meanwhile
-                continue
-            entries.append(DirectoryEntry(name, about.kind, about.size, about.readonly))
+            except FilesystemError:  # one bad entry does not hide the others
+                entries.append(DirectoryEntry(name, "other"))
+            else:
+                entries.append(DirectoryEntry(name, about.kind, about.size, about.readonly))
         fitting = tuple(entries[: how_many_fit([entry.render() for entry in entries])])
         listing = DirectoryListing(shown, fitting)
         if not fitting:
