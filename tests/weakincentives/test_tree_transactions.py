@@ -232,7 +232,7 @@ def test_a_killed_process_is_taken_back_by_the_next(root: Path, caplog: pytest.L
         (root / f"f{number}").write_text(f"{number}")
     sh(root, "mkdir -p d/e; ln -s a.txt link")
     before = {path.name: path.lstat().st_mtime_ns for path in root.rglob("*")}
-    for number in range(25):
+    for number in range(12):
         steps, told = os.pipe()
         pid = os.fork()
         if pid == 0:

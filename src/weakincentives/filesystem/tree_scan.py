@@ -124,10 +124,11 @@ class Look:
         below: list[str] = []
         holds = fresh = False
         ignore, get = self._ignore, before.get
+        picky = bool(ignore.patterns)
         for entry in listed:
             name = entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if ignore(path, name, is_folder) or (in_repository and name == _REPOSITORY):
+            if ((picky or _OURS in name) and ignore(path, name, is_folder)) or (in_repository and name == _REPOSITORY):
                 holds = True
                 continue
             known = get(name)
@@ -140,7 +141,9 @@ class Look:
                 except FileNotFoundError:
                     continue
                 node = known
-                if known is None or known.sig != signature(seen) or not known.sure:
+                # `signature`, written out: this line runs once for every file of every scan.
+                sig = (seen.st_mode, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+                if known is None or known.sig != sig or not known.sure:
                     node = self._entry(fd, path, name, seen, was)
                     if node is None:
                         holds = holds or not stat.S_ISREG(seen.st_mode)
