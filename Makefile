@@ -18,7 +18,7 @@ PROJECT := --editable '.[postgres,asteval,sandbox]' --group dev
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-heavy test-all check bench constraints clean distclean postgres python-is-new-enough
+.PHONY: help setup run test test-heavy test-all check bench constraints clean distclean postgres podman python-is-new-enough
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -29,7 +29,7 @@ run: setup ## run the quickstart example
 test: setup ## run the tests that need nothing but Python (under 5 minutes)
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not heavy" $(PYTEST_ARGS)
 
-test-heavy: setup postgres ## run the tests that need servers or outside programs; a skipped one fails
+test-heavy: setup postgres podman ## run the tests that need servers or outside programs; a skipped one fails
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m heavy --no-skips $(PYTEST_ARGS)
 
 test-all: ## run every test, installing what they need; a skipped one fails
@@ -89,4 +89,14 @@ postgres:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-upgrade --no-install-recommends postgresql >/dev/null; \
 	else \
 		echo "error: PostgreSQL is needed under /usr/lib/postgresql; install it (apt-get install postgresql), then retry" >&2; exit 1; \
+	fi
+
+# The sandbox tests make their image from busybox and the system's Python; no registry is asked.
+podman:
+	@if command -v podman >/dev/null && command -v runc >/dev/null && command -v busybox >/dev/null && test -x /usr/bin/python3; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Podman"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-upgrade --no-install-recommends podman runc busybox-static python3 >/dev/null; \
+	else \
+		echo "error: Podman, runc and busybox are needed; install them (apt-get install podman runc busybox-static), then retry" >&2; exit 1; \
 	fi

@@ -22,6 +22,7 @@ from weakincentives.contrib.sandbox import SandboxUnavailableError
 from weakincentives.contrib.tools.podman import PodmanConfig, PodmanSandboxSection
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.filesystem.host import HostFilesystem
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Prompt, PromptTemplate
 from weakincentives.runtime import Session, ToolCall, ToolOutcome, aexecute_tool, execute_tool, tool_transaction
@@ -115,7 +116,7 @@ class Desk:
     """A session over one filesystem, with the section's tools."""
 
     def __init__(self, section: PodmanSandboxSection, files: dict[str, str | bytes] | None = None, **more: Any) -> None:
-        self.files = InMemoryFilesystem(files or {}, **more)
+        self.files: Any = InMemoryFilesystem(files or {}, **more)
         self.session = Session()
         self.prompt = Prompt(PromptTemplate(sections=[section])).bind(resources={Filesystem: self.files})
 
@@ -235,6 +236,76 @@ def test_bytes_come_back_exactly(desk: Desk) -> None:
     desk.files.write("raw", data)
     assert desk.shell("cat raw raw > twice").success
     assert desk.files.read_bytes("twice") == data + data
+
+
+# -- files on disk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(section: PodmanSandboxSection, tmp_path: Path) -> Desk:
+    """A desk over a directory of the host, with a few things a sandbox must not be shown or must not lose."""
+    (tmp_path / "secret").write_text("the crown jewels")
+    root = tmp_path / "root"
+    (root / "d").mkdir(parents=True)
+    (root / "a.txt").write_text("alpha")
+    (root / "d" / "run.sh").write_text("echo ran\n")
+    (root / "d" / "run.sh").chmod(0o755)
+    (root / "out").symlink_to(tmp_path / "secret")
+    (root / "up").symlink_to("../secret")
+    (root / "dangling").symlink_to("nowhere")
+    (root / "inside").symlink_to("a.txt")
+    os.mkfifo(root / "pipe")
+    desk = Desk(section)
+    desk.files = HostFilesystem(root)
+    desk.prompt = Prompt(PromptTemplate(sections=[section])).bind(resources={Filesystem: desk.files})
+    return desk
+
+
+def listing(root: str) -> dict[str, tuple[int, bytes]]:
+    found: dict[str, tuple[int, bytes]] = {}
+    for path in sorted(Path(root).rglob("*")):
+        if ".weakincentives" in str(path):
+            continue
+        content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(root))] = (path.lstat().st_mode, content)
+    return found
+
+
+def test_a_command_works_on_files_of_the_disk(disk: Desk) -> None:
+    """Programs keep their modes, changes arrive, and the rest of the tree is as it was."""
+    root = disk.files.root
+    before = listing(root)
+    outcome = disk.shell("./d/run.sh; cat inside; echo new > d/new; rm a.txt")
+
+    assert outcome.success, outcome.text
+    assert outcome.value.stdout == "ran\nalpha"
+    after = listing(root)
+    assert after.pop("d/new")[1] == b"new\n"
+    assert before.pop("a.txt")[1] == b"alpha"
+    assert after == before
+
+
+def test_a_failing_command_does_not_touch_the_disk(disk: Desk) -> None:
+    """Not one file, mode or link."""
+    before = listing(disk.files.root)
+    assert disk.shell("rm -rf d a.txt; echo x > new; exit 1").outcome == "failed"
+    assert listing(disk.files.root) == before
+
+
+def test_links_of_the_disk_lead_nowhere(disk: Desk) -> None:
+    """What a link of the workspace points to outside can be neither read nor written."""
+    root = disk.files.root
+    outcome = disk.shell("cat out up dangling pipe 2>/dev/null; ls; true", timeout=5)
+    assert outcome.value.stdout == "a.txt\nd\ninside\n"
+    disk.shell("echo owned > out; echo owned > up")
+    assert (Path(root).parent / "secret").read_text() == "the crown jewels"
+
+
+def test_a_change_on_the_disk_is_seen_by_the_next_command(disk: Desk) -> None:
+    """Also one that nobody told us of."""
+    assert disk.shell("cat a.txt").value.stdout == "alpha"
+    (Path(disk.files.root) / "a.txt").write_text("omega")
+    assert disk.shell("cat a.txt").value.stdout == "omega"
 
 
 # -- running -----------------------------------------------------------------------------------------------------------

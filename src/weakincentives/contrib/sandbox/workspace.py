@@ -2,6 +2,7 @@
 
 The folder is a copy, written from what the call sees and owned by the user that commands run as: a command never runs
 over a tree of the host. Before each command only what has another content or mode than last time is written again.
+What the Filesystem itself refuses to read (a device, a link out) is not in the copy.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import weakref
 from collections.abc import Generator
 from typing import TypeAlias
 
+from ...errors import FilesystemError
 from ...filesystem import Filesystem
 from ...frozen import frozen
 from .folder import make_folder, remove_folder
@@ -54,7 +56,8 @@ class Workspace:
         root = _host_root(fs)
         wanted: dict[str, Mark] = {path: _FOLDER for path in sorted(fs.glob("**/")) if path != "/"}
         for path in fs.glob("**"):
-            wanted[path] = _mark(fs, root, path)
+            with contextlib.suppress(FilesystemError):
+                wanted[path] = _mark(fs, root, path)
         marks = self._marks
         # The deepest first: a path sorts before everything below it.
         for path in sorted(marks, reverse=True):
@@ -68,20 +71,26 @@ class Workspace:
             if mark is _FOLDER:
                 make_folder(self._place(path), self._owner)
                 os.chmod(self._place(path), 0o755)
-            else:
-                marks.pop(path, None)
-                self._write(path, fs)
-            marks[path] = mark
+                marks[path] = mark
+                continue
+            if marks.pop(path, None) is not None:
+                os.unlink(self._place(path))
+            with contextlib.suppress(FilesystemError):
+                self._write(path, fs.read_bytes(path), fs.stat(path).mode)
+                marks[path] = mark
 
-    def _write(self, path: str, fs: Filesystem) -> None:
+    def _write(self, path: str, content: bytes, mode: int) -> None:
         place = self._place(path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
-        with open(place, "xb") as file:
-            file.write(fs.read_bytes(path))
-            if self._owner is not None:
-                os.fchown(file.fileno(), self._owner, self._owner)
-            os.fchmod(file.fileno(), fs.stat(path).mode & 0o777 | 0o400)
+        try:
+            with open(place, "xb") as file:
+                file.write(content)
+                if self._owner is not None:
+                    os.fchown(file.fileno(), self._owner, self._owner)
+                os.fchmod(file.fileno(), mode & 0o777 | 0o400)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(place)  # half a file that nobody knows of would be in the way of the next try
+            raise
 
     def _place(self, path: str) -> str:
         return os.path.join(self.lower, path)
