@@ -356,6 +356,13 @@ def test_a_file_is_read_with_its_symbols_and_their_lines() -> None:
     )
 
 
+@pytest.mark.parametrize("path", ["/workspace/logo.png", "workspace/logo.png", "logo.png"])
+def test_paths_may_be_written_as_the_file_tools_show_them(path: str) -> None:
+    """With their prefix or without."""
+    desk = Desk(config=DigestConfig(root="/workspace"))
+    assert desk.call("read_workspace_digest", path=path).text == "logo.png: Other, 6 bytes. Binary."
+
+
 def test_binary_and_large_files_say_so() -> None:
     """Their content is not shown."""
     desk = Desk(config=DigestConfig(max_file_bytes=100))

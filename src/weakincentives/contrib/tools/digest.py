@@ -30,6 +30,7 @@ from .digest_survey import (
     size_text,
     tree_lines,
 )
+from .vfs_root import VisibleRoot
 
 READ: Final = "read_workspace_digest"
 REFRESH: Final = "refresh_workspace_digest"
@@ -189,6 +190,7 @@ class WorkspaceDigestSection(Section[None]):
         self.config = DigestConfig() if config is None else config
         self._filesystem = filesystem
         self._surveyor = Surveyor(self.config)
+        self._root = VisibleRoot(self.config.root)
         parts = (
             _Part("Layout", "layout", lambda digest: digest.tree, _layout_summary),
             _Part("Key files", "key-files", lambda digest: digest.key_files, _key_files_summary),
@@ -250,7 +252,7 @@ class WorkspaceDigestSection(Section[None]):
         return found
 
     def _read(self, params: ReadWorkspaceDigest, fs: Filesystem) -> str:
-        path, most = normalize(params.path), self.config.max_lines
+        path, most = normalize(self._root.resolve(params.path)), self.config.max_lines
         if fs.stat(path).kind == "file":
             head, lines = self._about_file(self._surveyor.file(fs, path))
         else:

@@ -31,6 +31,8 @@ class DigestConfig:
     """Larger files are listed, not read."""
     max_lines: int = 200
     """Lines of one part of the digest, and of one answer."""
+    root: str = ROOT
+    """The prefix below which file tools show these files (`VfsConfig.root`): paths may be written with it or without."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exclude", tuple(self.exclude))
