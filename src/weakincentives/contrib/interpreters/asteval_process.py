@@ -101,12 +101,14 @@ class Interpreter:
                 "value_chars": limits.value_chars,
             }
         )
+        # Once, and first: from here on hostile code may be talking, and its time does not start anew.
+        if self._receive() != ("ready", []):
+            raise _Broken
+        self._timer.cancel()
+        self._timer = self._watch(self._seconds)
         while True:
             operation, arguments = self._receive()
-            if operation == "ready":
-                self._timer.cancel()
-                self._timer = self._watch(self._seconds)
-            elif operation == "end":
+            if operation == "end":
                 return self._ended(code, arguments, output)
             elif operation == "print":
                 output.add(_text(arguments, 1)[0])
