@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -396,6 +397,41 @@ def test_an_answer_is_not_lost_to_a_limit(limit: str) -> None:
         limits["budget"] = Budget(max_total_tokens=20)
     response = adapter.evaluate(prompt_of(completion=[check]), Session(clock=clock), **limits)
     assert (response.text, response.unfinished) == ("early", ("More.",))
+
+
+def test_a_durable_session_keeps_what_was_said(tmp_path: Path) -> None:
+    """Feedback and checks are history, as calls are."""
+    prompt = prompt_of(feedback=[lambda context: "Look closer."], completion=[lambda context: "More."], max_reminders=0)
+    with Session.open(tmp_path / "session") as session:
+        run(prompt, [LOOK, "done"], session)
+        before = (session[FeedbackGiven].all(), session[CompletionChecked].all())
+    with Session.open(tmp_path / "session") as session:
+        assert (session[FeedbackGiven].all(), session[CompletionChecked].all()) == before
+        assert [len(events) for events in before] == [1, 1]
+
+
+def test_what_was_said_outlives_a_rollback_around_the_run() -> None:
+    """The model has read it, whatever becomes of its work."""
+    session = Session()
+    with pytest.raises(RuntimeError), session.transaction():
+        run(prompt_of(feedback=[lambda context: "Look closer."]), [ToolCall("mark", {"n": 1}), "done"], session)
+        raise RuntimeError
+    assert (len(session[Mark]), len(session[FeedbackGiven])) == (0, 1)
+
+
+def test_a_sub_agent_inside_a_read_only_tool_is_guarded() -> None:
+    """Its run may not write, but what it was told is recorded."""
+    session = Session()
+    inner = prompt_of(feedback=[lambda context: "Look closer."], completion=[lambda context: None])
+
+    def ask(params: None, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult.ok(None, ScriptedAdapter([LOOK, "inner"]).evaluate(inner, context.session).text)
+
+    tool = Tool[None, None](name="ask", description="Ask.", handler=ask, effects="none")
+    outcome = execute_tool(
+        ToolCall("ask", {}), prompt=Prompt(PromptTemplate()).bind(extra_tools=[tool]), session=session
+    )
+    assert (outcome.text, len(session[FeedbackGiven])) == ("inner", 1)
 
 
 def test_an_unguarded_prompt_records_nothing() -> None:

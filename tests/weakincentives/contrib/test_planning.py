@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weakincentives.adapters import Message, ScriptedAdapter
 from weakincentives.contrib.tools import Plan, PlanningToolsSection, PlanStep, StepChange, UpdatePlan
@@ -307,6 +309,46 @@ def test_a_durable_session_has_the_plan_again(tmp_path: Path) -> None:
         before = desk.plan
     with Session.open(tmp_path / "session") as session:
         assert session[Plan].latest() == before
+
+
+WORDS = st.sampled_from(["a", "B", "b", "c", "d", "e"])
+CALLS = st.one_of(
+    st.tuples(st.just("add_plan_steps"), st.fixed_dictionaries({"steps": st.lists(WORDS, min_size=1, max_size=3)})),
+    st.tuples(
+        st.just("update_plan_steps"),
+        st.fixed_dictionaries(
+            {
+                "changes": st.lists(
+                    st.fixed_dictionaries(
+                        {
+                            "id": st.integers(1, 8),
+                            "status": st.sampled_from(["pending", "in_progress", "done", "skipped"]),
+                        }
+                    ),
+                    min_size=1,
+                    max_size=3,
+                )
+            }
+        ),
+    ),
+)
+
+
+@given(st.lists(CALLS, max_size=8))
+def test_ids_stay_and_repetition_changes_nothing(calls: list[tuple[str, dict[str, Any]]]) -> None:
+    """Whatever a model calls: a step keeps its id and title, a call made twice is a call made once, status follows."""
+    desk = Desk().set_up(["a", "b"])
+    known: dict[int, str] = {}
+    for name, arguments in calls:
+        desk.call(name, **arguments)
+        once = desk.plan
+        desk.call(name, **arguments)
+        assert desk.plan == once
+        titles = {step.id: step.title for step in once.steps}
+        assert len(titles) == len(once.steps)
+        assert known.items() <= titles.items()
+        assert (once.status == "done") == (not once.unfinished)
+        known = titles
 
 
 # -- the section -------------------------------------------------------------------------------------------------------
