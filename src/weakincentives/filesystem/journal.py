@@ -239,6 +239,11 @@ class Transaction:
         self.journal.reap()
         return True
 
+    def strand(self) -> None:
+        """Leave everything as it is, log and locks, until this filesystem is closed (invariant 5)."""
+        if self._slot is not None:
+            self.journal.stranded.append(self._slot)
+
     def finish(self, steps: Sequence[Step], *, keep: bool) -> None:
         """Decide (invariant 3), let go of the paths, and clear the slot."""
         slot = self._slot
@@ -388,33 +393,46 @@ class Work:
 
     def rewind(self, number: int) -> None:
         """Undo the steps after `number`, here and in scopes inside that are still open, last one first."""
+        with self.txn.mutex:
+            self._undo([work for work in self.txn.live if self in work.line()], number)
+
+    def _undo(self, works: Sequence[Work], number: int = 0) -> None:
         txn = self.txn
-        with txn.mutex:
-            inside = [work for work in txn.live if self in work.line()]
-            causes: list[Exception] = []
-            left: list[tuple[Work, Step]] = []
-            while True:
-                work = max(inside, key=lambda each: each.steps[-1].number if each.steps else 0)
-                if not work.steps or work.steps[-1].number <= number:
-                    break
-                step = work.steps[-1]
-                try:
-                    txn.journal.undo(txn.slot, step)
-                except OSError as error:
-                    error.add_note(f"while undoing: {step.verb} {shown(step.path)}")
-                    causes.append(error)
-                    left.append((work, step))
-                work.steps.pop()
-            for work, step in reversed(left):  # nothing is lost: a later attempt, or the next opening, tries again
-                work.steps.append(step)
+        causes: list[Exception] = []
+        left: list[tuple[Work, Step]] = []
+        while works:
+            work = max(works, key=lambda each: each.steps[-1].number if each.steps else 0)
+            if not work.steps or work.steps[-1].number <= number:
+                break
+            step = work.steps[-1]
+            try:
+                txn.journal.undo(txn.slot, step)
+            except OSError as error:
+                error.add_note(f"while undoing: {step.verb} {shown(step.path)}")
+                causes.append(error)
+                left.append((work, step))
+            work.steps.pop()
+        for work, step in reversed(left):  # nothing is lost: a later attempt, or the next opening, tries again
+            work.steps.append(step)
+        for work in works:
+            work.ours.clear()
+        if causes:
+            raise RollbackError(_NOT_UNDONE, causes)
+
+    def _end_inside(self) -> None:
+        """Undo what scopes inside did that have not ended, or could not be undone: it does not count."""
+        if len(self.txn.live) > self.depth:
+            inside = [work for work in self.txn.live if work is not self and self in work.line()]
             for work in inside:
-                work.ours.clear()
-            if causes:
-                raise RollbackError(_NOT_UNDONE, causes)
+                work.closed = work.undone = True
+            self._undo(inside)
+            for work in inside:
+                self.txn.live.remove(work)
 
     def prepare(self, scope: Scope, /) -> None:
         with self.txn.mutex:
             self.closed = True
+            self._end_inside()
             if self.parent is not None or not self.steps:
                 return
             sessions = sorted({log_id for log in scope.logs() if (log_id := getattr(log, "session_id", ""))})
@@ -446,8 +464,15 @@ class Work:
                 return
             self.closed = self.undone = True
             changed = [step.path for step in self.steps]
-            self.rewind(0)  # if this fails, slot and locks stay as they are (invariant 5)
-            txn.live.remove(self)
+            try:
+                self.rewind(0)
+            except RollbackError:
+                if self.parent is None:
+                    txn.strand()
+                raise
+            for work in [work for work in txn.live if self in work.line()]:
+                work.closed = work.undone = True
+                txn.live.remove(work)
             if self.parent is None:
                 txn.journal.sync_directories(changed)
                 txn.finish((), keep=False)
@@ -458,6 +483,7 @@ class Work:
             outer = self.parent
             assert outer is not None, f"{parent!r} was enlisted before the scope inside"
             if self in self.txn.live:
+                self._end_inside()
                 self._merge_into(outer)
 
     def _merge_into(self, outer: Work) -> None:
@@ -511,6 +537,7 @@ class Journal:
         self._fd = -1
         self._guard = -1
         self._free: list[Slot] = []
+        self.stranded: list[Slot] = []
         self._slots: dict[str, Slot] = {}
         self._attic: Slot | None = None
         self._old: list[Step] = []
@@ -539,9 +566,9 @@ class Journal:
 
     @property
     def busy(self) -> bool:
-        """True while a transaction of this process is open, or could not be ended."""
+        """True while a transaction of this filesystem is open."""
         with self._mutex:
-            own = len(self._free) + (self._attic is not None)
+            own = len(self._free) + len(self.stranded) + (self._attic is not None)
             return self._pid == os.getpid() and len(self._slots) > own
 
     def fail(self) -> None:
@@ -613,6 +640,10 @@ class Journal:
             if self._fd < 0 or self._pid != os.getpid():
                 return
             self._old = []
+            for slot in self.stranded:  # the next opening finds them
+                slot.close()
+                del self._slots[slot.name]
+            self.stranded = []
             if self._attic is not None:
                 self._free.append(self._attic)
                 self._attic = None
