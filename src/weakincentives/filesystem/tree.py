@@ -24,6 +24,7 @@ from typing import Self, final
 
 from ..errors import RollbackError
 from ..transaction import Scope, current_scope
+from .errors import NotDirectoryError
 from .tree_errors import TreeBusyError, TreeSnapshotError, TreeStoreError, listed, shown
 from .tree_nodes import Manifest, Nested, changed, digests
 from .tree_restore import Restore
@@ -73,7 +74,7 @@ class DirectoryTree:
     ) -> None:
         self._root = os.path.realpath(root)
         if not os.path.isdir(self._root):
-            raise NotADirectoryError(f"Not a directory: {shown(self._root)}. A DirectoryTree needs one that exists.")
+            raise NotDirectoryError(f"Not a directory: {shown(self._root)}. A DirectoryTree needs one that exists.")
         self._ignore = Ignore([ignore] if isinstance(ignore, str) else ignore)
         self._limit = max_file_bytes
         self._eager = eager
@@ -128,8 +129,8 @@ class DirectoryTree:
                 store.done()
         if whole:
             self._index = store.logged
-        else:
-            store.compact({})
+        if not whole or store.open_ignore != self._ignore.patterns:
+            store.compact(store.logged if whole else {})  # the log says what was ignored, too
         self.collect()
 
     # -- for users -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ tree is.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Self
@@ -84,7 +85,7 @@ class Walk:
         except (NotADirectoryError, FileNotFoundError) as error:
             raise MovedError(name) from error
         except OSError as error:
-            if error.errno == 40:  # ELOOP: a link has taken its place
+            if error.errno == errno.ELOOP:  # a link has taken its place
                 raise MovedError(name) from error
             raise
         try:
