@@ -20,7 +20,7 @@ import platform
 import resource
 import struct
 import sys
-import unicodedata  # noqa: F401  the parser wants it for names that are not ASCII, and could not load it later
+import unicodedata
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -34,6 +34,8 @@ _ALLOWED = {
     ),
 }
 _MAX_DEPTH = 80
+# The parser asks for this module at the first name that is not ASCII, when nothing can be loaded any more.
+_LOADED_EARLY = (unicodedata,)
 _HIDDEN = ("gi_", "cr_", "ag_", "tb_", "f_", "co_", "func_", "im_")
 _NO_ATTRIBUTES = {"mro", "format", "format_map", "with_traceback", "add_note"}
 _ABSENT = {

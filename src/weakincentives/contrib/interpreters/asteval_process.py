@@ -110,7 +110,7 @@ class Interpreter:
             operation, arguments = self._receive()
             if operation == "end":
                 return self._ended(code, arguments, output)
-            elif operation == "print":
+            if operation == "print":
                 output.add(_text(arguments, 1)[0])
             elif operation in ("read_text", "list_files", "write_text", "append_text"):
                 self._send(_answered(files, operation, arguments))
