@@ -19,7 +19,7 @@ from ...filesystem.paths import ROOT
 from ...frozen import frozen
 from ...prompt import Section, SectionVisibility, Tool, ToolContext, ToolResult
 from ...session import Session
-from .digest_facts import KEY_FILES, OTHER, short
+from .digest_facts import KEY_FILES, OTHER, shown_path
 from .digest_survey import (
     DigestConfig,
     FoundFile,
@@ -115,7 +115,7 @@ def digest_of(survey: Survey, config: DigestConfig) -> WorkspaceDigest:
         symbols=_cut([_symbol_line(file) for file in named], config.max_lines, "files with symbols"),
         symbol_count=sum(len(file.facts.symbols) for file in named if file.facts is not None),
         symbol_files=len(named),
-        largest=tuple(f"{short(file.path)} ({size_text(file.size)})" for file in largest),
+        largest=tuple(f"{shown_path(file.path)} ({size_text(file.size)})" for file in largest),
         notes=tuple(notes),
     )
 
@@ -132,7 +132,7 @@ def _languages(files: Sequence[FoundFile]) -> tuple[LanguageShare, ...]:
 
 def _key_line(file: FoundFile) -> str:
     about = "" if file.facts is None or not file.facts.about else f": {file.facts.about}"
-    return f"{short(file.path)} ({size_text(file.size)}){about}"
+    return f"{shown_path(file.path)} ({size_text(file.size)}){about}"
 
 
 def _symbol_line(file: FoundFile) -> str:
@@ -143,7 +143,7 @@ def _symbol_line(file: FoundFile) -> str:
     names.sort(key=lambda name: name.startswith("_"))  # what others may use comes first
     more = len(names) - _SYMBOLS_PER_FILE
     rest = f" and {more} more" if more > 0 else ""
-    return f"{short(file.path)}: {', '.join(names[:_SYMBOLS_PER_FILE])}{rest}"
+    return f"{shown_path(file.path)}: {', '.join(names[:_SYMBOLS_PER_FILE])}{rest}"
 
 
 def _cut(lines: Sequence[str], most: int, what: str) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ class WorkspaceDigestSection(Section[None]):
         else:
             survey = self._surveyor.look(fs, path)
             digest = digest_of(survey, self.config)
-            shown = short(path) if path == ROOT else f"{short(path)}/"
+            shown = shown_path(path) if path == ROOT else f"{shown_path(path)}/"
             head = f"{shown}: {digest.render()}"
             lines = tree_lines(survey.root, most)
         if params.offset and params.offset >= len(lines):
@@ -275,7 +275,7 @@ class WorkspaceDigestSection(Section[None]):
         return "\n".join((head, *shown_lines)) + rest
 
     def _about_file(self, file: FoundFile) -> tuple[str, list[str]]:
-        head = f"{short(file.path)}: {file.language}, {size_text(file.size)}"
+        head = f"{shown_path(file.path)}: {file.language}, {size_text(file.size)}"
         facts = file.facts
         if facts is None:
             return f"{head}. Not read: it is larger than {size_text(self.config.max_file_bytes)}, or unreadable.", []

@@ -311,3 +311,8 @@ def short(text: str, most: int = _LONGEST_NAME) -> str:
     """One printable line: what a file says must not look like part of the prompt around it."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text[: most * 2]).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def shown_path(path: str) -> str:
+    """A path as the model can use it: whole, and on one line whatever a disk allows in names."""
+    return path if path.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in path)

@@ -16,7 +16,7 @@ from ...filesystem import Filesystem, normalize
 from ...filesystem.paths import ROOT, join
 from ...filesystem.pattern import parse
 from ...frozen import frozen
-from .digest_facts import EXCLUDES, FileFacts, facts_of, language_of, short
+from .digest_facts import EXCLUDES, FileFacts, facts_of, language_of, shown_path
 
 
 @frozen
@@ -201,11 +201,11 @@ def _count(folder: Folder, depth: int, most: int) -> int:
 
 def _draw(folder: Folder, depth: int, indent: str, lines: list[str]) -> None:
     for inner in folder.folders:
-        name = short(inner.path.rpartition("/")[2])
+        name = shown_path(inner.path.rpartition("/")[2])
         lines.append(f"{indent}{name}/ ({counted(inner.count, 'file')}, {size_text(inner.size)})")
         if depth > 1:
             _draw(inner, depth - 1, f"{indent}  ", lines)
-    lines += (f"{indent}{short(file.path.rpartition('/')[2])} ({size_text(file.size)})" for file in folder.files)
+    lines += (f"{indent}{shown_path(file.path.rpartition('/')[2])} ({size_text(file.size)})" for file in folder.files)
 
 
 def page(lines: Sequence[str], offset: int, most: int) -> tuple[Sequence[str], int | None]:
