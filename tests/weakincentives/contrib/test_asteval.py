@@ -179,6 +179,14 @@ def test_steps_end_an_evaluation_of_asteval() -> None:
     )
 
 
+def test_a_wrong_call_is_told_by_the_name_that_was_called() -> None:
+    """Names from inside the interpreter would mean nothing to the model."""
+    assert (
+        "TypeError: read_text() takes 1 positional argument but 2 were given"
+        in run("asteval", "read_text('a', 1)").text
+    )
+
+
 def test_what_does_not_exist_is_refused_as_such() -> None:
     """The model is told not to try again."""
     assert run("asteval", "import os").text == (

@@ -265,6 +265,8 @@ def symbols(pipe: Pipe) -> dict[str, Any]:
         list_files=lambda path=".": ask("list_files", path),
         print=shown,
     )
+    for name in ("type", "open", "read_text", "write_text", "append_text", "list_files", "print"):
+        table[name].__name__ = table[name].__qualname__ = name  # errors speak of what the code called
     return table
 
 
