@@ -43,6 +43,14 @@ class DeadlineExceededError(PromptEvaluationError, TimeoutError):
     """The deadline of the run has passed."""
 
 
+class ThrottledError(PromptEvaluationError):
+    """The provider is too busy to answer. Asked again after a while it may; `retry_after` is the wait it asks for."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class BudgetExceededError(PromptEvaluationError):
     """The token budget of the run is used up."""
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from .core import Message, ModelReply, PromptResponse, ProviderAdapter, Stepwise, StopReason, Turn
+from .retries import Retry
 from .scripted import ScriptedAdapter, ScriptError
+from .streaming import Answered, StreamEvent, TextDelta, ToolCalled, ToolFinished
 
 __all__ = [
+    "Answered",
     "Message",
     "ModelReply",
     "PromptResponse",
     "ProviderAdapter",
+    "Retry",
     "ScriptError",
     "ScriptedAdapter",
     "Stepwise",
     "StopReason",
+    "StreamEvent",
+    "TextDelta",
+    "ToolCalled",
+    "ToolFinished",
     "Turn",
 ]

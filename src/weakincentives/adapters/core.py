@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from .. import serde
-from ..errors import DeadlineExceededError, PromptEvaluationError
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import DeadlineExceededError, PromptEvaluationError, ThrottledError
 from ..frozen import frozen
 from ..limits import Budget, BudgetTracker, Deadline, Heartbeat, TokenUsage
 from ..prompt import Prompt, RenderedPrompt, RunContext, Tool
@@ -29,6 +30,8 @@ from ..prompt.rendering import OutputT, join_blocks
 from ..runtime import Session, ToolCall, ToolOutcome, aexecute_tools, execute_tools, workers
 from ..runtime.execute import drive
 from .guardrails import Guardrails
+from .retries import Retry
+from .streaming import Answered, Emit, StreamEvent, TextDelta, ToolCalled, ToolFinished, alisten, listen
 
 FormT = TypeVar("FormT")
 
@@ -137,6 +140,8 @@ class Turn:
     """The JSON Schema of the final answer, if the prompt asks for one."""
     deadline: Deadline | None
     """When the run must have ended: the longest a request may take."""
+    say: Callable[[str], None] | None = None
+    """Somebody listens: an adapter that can streams the reply, and hands on each piece of text as it comes."""
 
     @property
     def system(self) -> str:
@@ -170,12 +175,17 @@ class Evaluation(Generic[OutputT]):
         budget: Budget | BudgetTracker | None,
         heartbeat: Heartbeat | None = None,
         run_context: RunContext | None = None,
+        emit: Emit | None = None,
     ) -> None:
         self.adapter = adapter
         self.prompt = prompt
         self.session = session
         self.heartbeat = heartbeat
         self.run_context = run_context
+        self.emit = emit
+        """Who listens to this run."""
+        self.has_spoken = False
+        """Whether they have heard words of the present turn."""
         self.conversation = Conversation()
         self.rendered: RenderedPrompt[OutputT] | None = None
         self.usage = NO_USAGE
@@ -225,11 +235,22 @@ class Evaluation(Generic[OutputT]):
             messages[:1] = [Message("system", join_blocks(rendered.text, told))]
             self.rendered = rendered
         self.turns += 1
+        self.has_spoken = False
         schema = None if self._output is None else self._output.schema
-        return Turn(self.turns, self.conversation, rendered, schema, self.deadline)
+        say = None if self.emit is None else self.say
+        return Turn(self.turns, self.conversation, rendered, schema, self.deadline, say)
+
+    def say(self, text: str) -> None:
+        """Hand on the next words of the model."""
+        assert self.emit is not None
+        if text:
+            self.has_spoken = True
+            self.emit(TextDelta(text))
 
     def hear(self, reply: ModelReply) -> PromptResponse[OutputT] | None:
         """Take a reply down. None: it was no answer of the form asked for; the model was told so, ask again."""
+        if self.emit is not None and not self.has_spoken:
+            self.say(reply.text)
         usage = reply.usage
         if usage is not NO_USAGE:
             self.usage += usage
@@ -376,6 +397,9 @@ class Driver:
     async def settle(self, value: Awaitable[Any]) -> Any:
         return workers.wait_for(value)
 
+    async def sleep(self, clock: Clock, seconds: float) -> None:
+        clock.sleep(seconds)
+
 
 class AsyncDriver(Driver):
     """How the loop waits: by awaiting."""
@@ -390,6 +414,9 @@ class AsyncDriver(Driver):
 
     async def settle(self, value: Awaitable[Any]) -> Any:
         return await value
+
+    async def sleep(self, clock: Clock, seconds: float) -> None:
+        await clock.asleep(seconds)
 
 
 SYNC, ASYNC = Driver(), AsyncDriver()
@@ -428,17 +455,26 @@ class ProviderAdapter(ABC):
     sends_output_schema: ClassVar[bool] = False
     """Whether `send` passes `turn.output_schema` on in the provider's own way; otherwise the prompt's text says it."""
 
-    def __init__(self, *, max_turns: int | None = 100, max_output_retries: int = 2) -> None:
+    def __init__(
+        self,
+        *,
+        max_turns: int | None = 100,
+        max_output_retries: int = 2,
+        retry: Retry | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         if max_turns is not None and max_turns < 1:
             raise ValueError(f"max_turns must be 1 or more, or None for no limit, got {max_turns}.")
         if max_output_retries < 0:
             raise ValueError(f"max_output_retries must be 0 or more, got {max_output_retries}.")
         self.max_turns = max_turns
         self.max_output_retries = max_output_retries
+        self.retry = Retry() if retry is None else retry
+        self.clock = clock
 
     @abstractmethod
     def send(self, turn: Turn) -> ModelReply:
-        """Ask the model once."""
+        """Ask the model once. Raises `ThrottledError` when it may answer later; others are not tried again."""
 
     async def asend(self, turn: Turn) -> ModelReply:
         """Ask the model once; on a kept thread unless the adapter knows better, so that the loop never blocks."""
@@ -480,6 +516,47 @@ class ProviderAdapter(ABC):
             evaluation = Evaluation(self, prompt, session, deadline, budget, heartbeat, run_context)
             return await self.run(evaluation, ASYNC)
 
+    def stream(
+        self,
+        prompt: Prompt[OutputT],
+        session: Session,
+        *,
+        deadline: Deadline | None = None,
+        budget: Budget | BudgetTracker | None = None,
+        heartbeat: Heartbeat | None = None,
+        run_context: RunContext | None = None,
+    ) -> Generator[StreamEvent | Answered[PromptResponse[OutputT]], None, None]:
+        """As `evaluate`, event by event; the last one is `Answered` and holds the response. Leaving the loop early, or
+        closing the generator, stops the run before its next word or call."""
+        _refuse_others(prompt, session)
+
+        def run(emit: Emit) -> PromptResponse[OutputT]:
+            with prompt.resources:
+                evaluation = Evaluation(self, prompt, session, deadline, budget, heartbeat, run_context, emit)
+                return drive(self.run(evaluation, SYNC))
+
+        return listen(run)
+
+    def astream(
+        self,
+        prompt: Prompt[OutputT],
+        session: Session,
+        *,
+        deadline: Deadline | None = None,
+        budget: Budget | BudgetTracker | None = None,
+        heartbeat: Heartbeat | None = None,
+        run_context: RunContext | None = None,
+    ) -> AsyncGenerator[StreamEvent | Answered[PromptResponse[OutputT]], None]:
+        """The same on an event loop."""
+        _refuse_others(prompt, session)
+
+        async def run(emit: Emit) -> PromptResponse[OutputT]:
+            async with prompt.resources:
+                evaluation = Evaluation(self, prompt, session, deadline, budget, heartbeat, run_context, emit)
+                return await self.run(evaluation, ASYNC)
+
+        return alisten(run)
+
     def stepwise(self) -> Stepwise:
         """A conversation that stops at every tool call and leaves it to you to run it."""
         return Stepwise(self)
@@ -490,7 +567,15 @@ class ProviderAdapter(ABC):
             response = await self.step(evaluation, driver)
             if not response.tool_calls:
                 return response
-            evaluation.answer(await driver.execute(response.tool_calls, evaluation.surroundings))
+            emit = evaluation.emit
+            if emit is not None:
+                for call in response.tool_calls:
+                    emit(ToolCalled(call))
+            outcomes = await driver.execute(response.tool_calls, evaluation.surroundings)
+            evaluation.answer(outcomes)
+            if emit is not None:
+                for outcome in outcomes:
+                    emit(ToolFinished(outcome))
 
     async def step(self, evaluation: Evaluation[OutputT], driver: Driver) -> PromptResponse[OutputT]:
         """Ask until the model wants calls run or has answered in the form asked for, with nothing missing."""
@@ -499,10 +584,25 @@ class ProviderAdapter(ABC):
             await evaluation.take_feedback(driver)
         response = None
         while response is None:
-            response = evaluation.hear(await driver.send(self, evaluation.next_turn()))
+            response = evaluation.hear(await self.ask(evaluation, driver))
             if guarded and response is not None:
                 response = await evaluation.take_answer(response, driver)
         return response
+
+    async def ask(self, evaluation: Evaluation[Any], driver: Driver) -> ModelReply:
+        """One turn of the model; a provider that is too busy is asked again, as long as nobody has heard a word of it."""
+        turn = evaluation.next_turn()
+        attempt = 0
+        while True:
+            try:
+                return await driver.send(self, turn)
+            except ThrottledError as error:
+                attempt += 1
+                pause = self.retry.pause(attempt, error.retry_after)
+                late = turn.deadline is not None and pause is not None and turn.deadline.remaining_seconds <= pause
+                if pause is None or late or evaluation.has_spoken:
+                    raise
+                await driver.sleep(self.clock, pause)
 
 
 class Stepwise:
