@@ -21,11 +21,12 @@ from weakincentives.contrib.sandbox import (
 from weakincentives.contrib.sandbox.backend import Started
 from weakincentives.contrib.sandbox.changes import apply_changes, read_changes
 from weakincentives.contrib.sandbox.folder import measure, remove_folder
-from weakincentives.contrib.tools.podman import CommandResult, PodmanSandboxSection
-from weakincentives.errors import PromptValidationError
+from weakincentives.contrib.tools.podman import CommandResult, PodmanSandboxSection, ShellParams
+from weakincentives.errors import PromptValidationError, ToolValidationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import Prompt, PromptTemplate
 from weakincentives.runtime import Session, ToolCall, ToolInvoked, ToolOutcome, execute_tool
+from weakincentives.testing import make_context
 
 # -- a backend that confines nothing -----------------------------------------------------------------------------------
 
@@ -277,6 +278,32 @@ def test_a_broken_sandbox_is_an_internal_error(files: InMemoryFilesystem) -> Non
     """It is not the model's fault, and it is not told that it was."""
     outcome = shell("true", files, backend=BrokenBackend())
     assert outcome.text == "Internal error: Podman could not run the command: no space left on device"
+
+
+class NestedBackend(UnconfinedBackend):
+    """Starts a second command over the same files before the first one."""
+
+    def __init__(self, files: Filesystem) -> None:
+        super().__init__()
+        self.section = PodmanSandboxSection(backend=self)
+        self.context = make_context(fs=files)
+        self.told = ""
+
+    def start(self, job: Job) -> Started:
+        handler: Any = self.section.tools[0].handler
+        try:
+            handler(ShellParams("true", timeout=0.1), context=self.context)
+        except ToolValidationError as error:
+            self.told = str(error)
+        return super().start(job)
+
+
+def test_a_second_command_on_the_same_files_waits_its_time(files: InMemoryFilesystem) -> None:
+    """Then it is told to come back; the first one is not disturbed."""
+    nested = NestedBackend(files)
+    handler: Any = nested.section.tools[0].handler
+    assert handler(ShellParams("echo done"), context=nested.context).value.stdout == "done\n"
+    assert nested.told == "Another command is using this workspace, and was not done in time. Retry when it is done."
 
 
 def test_output_is_cut_in_the_middle_between_characters(files: InMemoryFilesystem) -> None:

@@ -21,6 +21,9 @@ from .config import PodmanConfig
 
 _FILES = 1024
 _PROCESSES = 32768
+# WHY NOT the command itself as the first process, or --init: signals mean something else to that one, and the program
+# for --init may not be installed.
+_FIRST = '"$@"; exit $?'
 _PROFILES = ("/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json")
 _DENIED = frozenset(
     [
@@ -129,7 +132,7 @@ class PodmanBackend:
             *(["--security-opt", f"seccomp={self._seccomp}"] if self._seccomp else []), "--read-only", "--read-only-tmpfs=false",
             "--tmpfs", f"/tmp:rw,size={config.tmp},mode=1777,nosuid,nodev", "--shm-size", f"{config.tmp}b",
             "--memory", f"{config.memory}b", "--memory-swap", f"{config.memory}b",
-            "--cpus", f"{config.cpus:g}", "--pids-limit", str(config.pids + 1),
+            "--cpus", f"{config.cpus:g}", "--pids-limit", str(config.pids + 2),
             "--ulimit", "core=0:0", "--ulimit", f"fsize={config.disk}:{config.disk}",
             # Given, because what Podman would take instead may be more than it is allowed to set.
             "--ulimit", _most("nofile", resource.RLIMIT_NOFILE, _FILES),
@@ -139,7 +142,7 @@ class PodmanBackend:
             "--volume", f"{job.lower}:{config.workdir}:O,upperdir={job.upper},workdir={job.work}",
             "--volume", f"{job.script}:{SCRIPT}:ro", "--workdir", job.cwd, "--entrypoint", "",
             "--env-file", listed, *(f"--env={name}={value}" for name, value in job.env.items() if "\n" in value),
-            config.image, *job.argv,
+            config.image, "/bin/sh", "-c", _FIRST, "sh", *job.argv,
         ]
         # fmt: on
 
@@ -208,8 +211,8 @@ class _Running(Started):
 
     def exit_code(self, stderr: str) -> int:
         code = self.process.returncode
-        # 125: Podman itself; 126 and 127 also for a runtime that could not start the command.
-        if code == 125 or (code in {126, 127} and stderr.startswith("Error: ")):
+        # Its own failures are 125, and 126 and 127 where the runtime could not start; a command may end so too.
+        if code < 0 or (code in {125, 126, 127} and _last_line(stderr).startswith("Error: ")):
             raise SandboxError(f"Podman could not run the command: {_reason(stderr)}")
         return code
 
@@ -224,6 +227,9 @@ def _most(name: str, limit: int, wanted: int) -> str:
     return f"{name}={value}:{value}"
 
 
+def _last_line(text: str) -> str:
+    return "".join(text.strip().splitlines()[-1:])
+
+
 def _reason(stderr: str) -> str:
-    lines = stderr.strip().splitlines()
-    return lines[-1].removeprefix("Error: ").rstrip(".") if lines else "it gave no reason"
+    return _last_line(stderr).removeprefix("Error: ").rstrip(".") or "it gave no reason"
