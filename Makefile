@@ -13,7 +13,12 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check
 # -qq: errors only; a warning about an index is not ours to fix.
 PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 # Extras for users; the development environment always has them.
-PROJECT := --editable '.[postgres,asteval,sandbox]' --group dev
+PROJECT := --editable '.[postgres,asteval,sandbox,openai,mcp,durable,telemetry]' --group dev
+# What cannot live with the rest has an environment of its own: its extras, and its tests in tests/environments.
+ENVIRONMENTS := claude litellm frameworks
+EXTRAS_claude := [claude,mcp]
+EXTRAS_litellm := [litellm]
+EXTRAS_frameworks :=
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -31,6 +36,18 @@ test: setup ## run the tests that need nothing but Python (under 5 minutes)
 
 test-heavy: setup postgres podman ## run the tests that need servers or outside programs; a skipped one fails
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m heavy --no-skips $(PYTEST_ARGS)
+	@$(MAKE) $(addprefix test-env-,$(ENVIRONMENTS))
+
+test-env-%: build/envs/%/.installed
+	@build/envs/$*/bin/python -m pytest --no-skips $(PYTEST_ARGS) tests/environments/$*
+
+build/envs/%/.installed: pyproject.toml tests/environments/%/constraints.txt
+	@echo "Setting up the environment '$*' (once)"
+	@test -x build/envs/$*/bin/pip || $(PYTHON) -m venv build/envs/$*
+	@build/envs/$*/bin/python -m pip install -qq --root-user-action=ignore --constraint tests/environments/$*/constraints.txt --upgrade pip
+	@build/envs/$*/bin/python -m pip install -qq --root-user-action=ignore --constraint tests/environments/$*/constraints.txt \
+		--editable '.$(EXTRAS_$*)' --group $*
+	@touch $@
 
 test-all: ## run every test, installing what they need; a skipped one fails
 	@$(MAKE) test PYTEST_ARGS="--no-skips $(PYTEST_ARGS)"
