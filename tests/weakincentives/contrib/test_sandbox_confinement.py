@@ -13,12 +13,13 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from weakincentives.contrib.sandbox import SandboxUnavailableError
+from weakincentives.contrib.sandbox import SandboxUnavailableError, choose_backend
 from weakincentives.contrib.tools.podman import PodmanConfig, PodmanSandboxSection
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -74,7 +75,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (apt-get install podman runc busybox-static)")
     busybox = os.path.realpath(shutil.which("busybox") or "")
-    recipe = hashlib.blake2b(Path(__file__).read_bytes()[:4000] + Path(busybox).read_bytes(), digest_size=6).hexdigest()
+    source = Path(__file__).read_text("utf-8").partition("# -- an image")[2].partition("class Desk")[0]
+    recipe = hashlib.blake2b(source.encode() + Path(busybox).read_bytes(), digest_size=6).hexdigest()
     name = f"localhost/sandbox-test:{recipe}"
     if subprocess.run(["podman", "image", "exists", name], capture_output=True, check=False).returncode == 0:
         return name
@@ -153,6 +155,25 @@ def running(mark: str) -> list[str]:
 
 def marker() -> str:
     return str(10**9 + int.from_bytes(os.urandom(3), "big"))
+
+
+# -- which backend -----------------------------------------------------------------------------------------------------
+
+
+def test_podman_comes_first_where_it_can_run(image: str) -> None:
+    """Without a word in the configuration."""
+    assert PodmanSandboxSection(config=PodmanConfig(image=image)).backend == "podman"
+
+
+@pytest.mark.parametrize("options", [{"engine": "podman-that-is-not-there"}, {"image": "localhost/not-there"}])
+def test_bubblewrap_stands_in_where_podman_cannot_run(options: dict[str, Any]) -> None:
+    """Whether Podman or only the image is missing."""
+    assert PodmanSandboxSection(config=PodmanConfig(**options)).backend == "bubblewrap"
+
+
+def test_a_backend_is_proven_once(config: PodmanConfig) -> None:
+    """The second section with the same configuration asks nothing."""
+    assert choose_backend(config) is choose_backend(replace(config))
 
 
 # -- what is kept, and what is not -------------------------------------------------------------------------------------
