@@ -49,9 +49,12 @@ picky = st.fixed_dictionaries(
     },
 ).filter(bool)
 matchers = st.one_of(plain, plain, plain, picky)
-windows = st.fixed_dictionaries(
-    {}, optional={"turns": st.integers(1, 2), "events": st.integers(1, 4), "ms": st.integers(1, 12)}
-).filter(bool)
+windows = st.one_of(
+    st.fixed_dictionaries({"ms": some([1, 3])}),
+    st.fixed_dictionaries(
+        {}, optional={"turns": st.integers(1, 2), "events": st.integers(1, 4), "ms": some([1, 3, 6])}
+    ).filter(bool),
+)
 actions = some(
     [
         {"action": "block"},
@@ -96,7 +99,20 @@ def kind(name: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[
 maybe_window = st.one_of(st.just({}), windows.map(lambda window: {"within": window}))
 maybe_until = st.one_of(st.just({}), untils.map(lambda until: {"until": until}))
 state_until = some([{"until": {"state": "alert"}}, {"until": {"state": "calm", "user_turn": True}}])
-rules = st.one_of(
+# Rules that meet often: what moves one machine at once, and what lasts until a clean turn.
+broad = some([{"name": "*"}, {"namespace": "a"}])
+clean = st.just({"until": {"clean_turn": True}})
+movers = merged(
+    kind("tool_selector", tool=broad, action=st.just("transition"), transition_to=some(STATES)),
+    st.fixed_dictionaries({"priority": st.integers(-2, 2)}),
+)
+lasting = merged(kind("tool_sequence", after=broad.map(lambda m: {"tool": m}), transition_to=some(STATES[1:])), clean)
+pairs = merged(
+    kind("tool_sequence", after=plain.map(lambda m: {"tool": m}), before=broad.map(lambda m: {"tool": m})),
+    st.just({"action": "annotate"}),
+    clean,
+)
+usual = st.one_of(
     merged(kind("tool_selector", tool=matchers), actions, common),
     merged(
         kind(
@@ -133,6 +149,9 @@ rules = st.one_of(
         st.fixed_dictionaries({}, optional={"state_scope": some(["calm", "locked"])}),
     ),
 )
+
+
+rules = st.one_of(usual, usual, movers, lasting, pairs)
 
 
 @st.composite
@@ -174,7 +193,7 @@ def gates(draw: st.DrawFn) -> tuple[str, list[ToolFact], list[int], int]:
     gate = draw(some(["request", "reply", "reply"]))
     events = draw(st.lists(facts(reply=gate == "reply"), max_size=4))
     users = draw(st.lists(st.integers(0, 3), max_size=1)) if gate == "request" else []
-    return gate, events, [user for user in users if user < len(events)], draw(st.integers(0, 8))
+    return gate, events, [user for user in users if user < len(events)], draw(some([0, 1, 1, 3]))
 
 
 stories = st.lists(gates(), min_size=3, max_size=9)
@@ -213,7 +232,7 @@ def test_engine_and_oracle_agree(text: str, story: list[tuple[str, list[ToolFact
 
 
 STRICTNESS = {"allow": 0, "require_approval": 1, "deny_call": 2, "block": 3}
-still_rules = rules.filter(lambda rule: "transition_to" not in rule and "priority" not in rule)
+still_rules = st.one_of(usual, pairs).filter(lambda rule: "transition_to" not in rule and "priority" not in rule)
 
 
 def document(drawn: list[dict[str, Any]]) -> Plan:
