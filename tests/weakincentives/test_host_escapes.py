@@ -81,7 +81,8 @@ def world(tmp_path: Path) -> Path:
     return tmp_path
 
 
-READS = {
+Act = Callable[[Filesystem, str], object]
+READS: dict[str, Act] = {
     "read": lambda fs, path: fs.read(path),
     "stat": lambda fs, path: fs.stat(path),
     "exists": lambda fs, path: fs.exists(path),
@@ -153,7 +154,8 @@ def test_no_text_leads_out(world: Path, path: str) -> None:
     backends: list[Filesystem] = [HostFilesystem(world / "root"), InMemoryFilesystem({"plain.txt": "inside"})]
     before = disk_tree(world)
     for fs in backends:
-        for act in (*READS.values(), lambda fs, path: fs.list(path), lambda fs, path: fs.delete(path)):
+        more: tuple[Act, ...] = (lambda fs, path: fs.list(path), lambda fs, path: fs.delete(path))
+        for act in (*READS.values(), *more):
             with pytest.raises(PathEscapeError) as refused:
                 act(fs, path)
             assert str(refused.value) == CLIMBS.format(path=path)

@@ -129,8 +129,8 @@ class Slot:
         """Add to the log: whole, or not at all."""
         try:
             written = os.pwrite(self.log, data, self.end)
-            if written < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while written < len(data):  # the disk is nearly full: the next attempt says what is wrong
+                written += os.pwrite(self.log, data[written:], self.end + written)
         except BaseException:
             with suppress(OSError):
                 os.ftruncate(self.log, self.end)
@@ -208,8 +208,12 @@ class Transaction:
     def slot(self) -> Slot:
         if self._slot is None:
             slot = self.journal.take_slot()
+            try:
+                slot.write(_record("begin", self.txn_id))
+            except BaseException:
+                self.journal.give_back(slot)
+                raise
             self._slot = slot
-            slot.write(_record("begin", self.txn_id))
         return self._slot
 
     def claim(self, path: str, work: Work) -> bool:
