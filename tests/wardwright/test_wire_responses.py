@@ -529,3 +529,13 @@ def test_nothing_may_follow_the_end() -> None:
     """Events after the final response would pass unseen."""
     with pytest.raises(WireError):
         stream(completed(), {"type": "response.output_text.delta", "delta": "x"})
+
+
+def test_a_final_response_that_cuts_the_text_otherwise_is_refused() -> None:
+    """Two parts that clients read on end are not one part with a line break, though the joined text is the same."""
+    two = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": t} for t in ("a", "b")]}
+    one = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a\nb"}]}
+    assembler = stream({"type": "response.output_item.done", "output_index": 0, "item": two}, completed(one))
+    with pytest.raises(WireError) as caught:
+        assembler.turn()
+    assert str(caught.value) == "the streamed items and the final response disagree"

@@ -23,6 +23,7 @@ from wardwright.wire.body import (
     count_of,
     dumped,
     is_json,
+    joined,
     list_of,
     object_of,
     read,
@@ -307,7 +308,7 @@ class _Lowering:
 
     def _end_text(self) -> None:
         if self._texts:
-            self.items.append(TextItem(self._role, "\n".join(self._texts)))
+            self.items.append(TextItem(self._role, *joined(self._texts)))
             self._texts.clear()
 
     # Text
@@ -360,12 +361,13 @@ class _Lowering:
         if self._texts:
             self._end_text()
         content = block.get("content")
+        parts: tuple[str, ...] = ()
         if not isinstance(content, str):
-            content = "\n".join(_result_texts(content, f"{path}.content"))
+            content, parts = joined(_result_texts(content, f"{path}.content"))
         call_id = block.get("tool_use_id")
         if not isinstance(call_id, str):
             call_id = text_of(block, "tool_use_id", path)
-        self.items.append(ResultItem(call_id, content, block.get("is_error") is True))
+        self.items.append(ResultItem(call_id, content, block.get("is_error") is True, "", parts))
 
     def server_tool_use(self, block: Object, path: str) -> None:
         self._end_text()

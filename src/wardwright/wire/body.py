@@ -6,7 +6,7 @@ to the policy and another to the provider. Holds what all wires share, nothing o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
@@ -117,6 +117,11 @@ class KnownTools:
             self._room -= size
             self._known[written] = known
         return known
+
+
+def joined(texts: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The parts of one message as one text, and again as parts when there are several."""
+    return ("\n".join(texts), tuple(texts)) if len(texts) > 1 else (texts[0] if texts else "", ())
 
 
 def is_json(data: bytes) -> bool:

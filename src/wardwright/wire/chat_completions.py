@@ -20,6 +20,7 @@ from wardwright.wire.body import (
     count_of,
     dumped,
     is_json,
+    joined,
     list_of,
     object_of,
     read,
@@ -35,6 +36,7 @@ from wardwright.wire.turn import (
     DeclaredTool,
     Item,
     ResultItem,
+    Role,
     TextItem,
     ToolChoice,
     ToolChoiceMode,
@@ -147,6 +149,7 @@ _PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
     "file": (frozenset({"type", "file", "cache_control", "prompt_cache_breakpoint"}), None),
 }
 
+_SPEAKERS: Final[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "developer"}
 _MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
 
 
@@ -405,18 +408,19 @@ def _message(message: Object, role: Json, items: list[Item], index: int, passing
         if not _TOOL_FIELDS.issuperset(message):
             check_fields(message, _TOOL_FIELDS, {}, passing, f"messages[{index}]")
         call_id = text_of(message, "tool_call_id", f"messages[{index}]")
-        content = _text(message.get("content"), f"messages[{index}].content", passing)
+        content, parts = joined(_texts(message.get("content"), f"messages[{index}].content", passing))
         name = text_of(message, "name", f"messages[{index}]")
-        items.append(ResultItem(call_id, content, None, name))
+        items.append(ResultItem(call_id, content, None, name, parts))
         return
     if not _PLAIN_FIELDS.issuperset(message):
         check_fields(message, _PLAIN_FIELDS, {}, passing, f"messages[{index}]")
-    content = _text(message.get("content"), f"messages[{index}].content", passing)
-    if role == "user" or role == "system" or role == "developer":
+    content, parts = joined(_texts(message.get("content"), f"messages[{index}].content", passing))
+    speaker = _SPEAKERS.get(role) if isinstance(role, str) else None
+    if speaker is not None:
         if content:
-            items.append(TextItem("user" if role == "user" else "system" if role == "system" else "developer", content))
+            items.append(TextItem(speaker, content, parts))
     elif role == "function":
-        items.append(ResultItem("", content, None, text_of(message, "name", f"messages[{index}]")))
+        items.append(ResultItem("", content, None, text_of(message, "name", f"messages[{index}]"), parts))
     elif isinstance(role, str):
         raise unknown(f"messages[{index}].role", "role", role)
     else:
@@ -436,14 +440,17 @@ def _assistant(
         if reasoning and ("reasoning_content" in message or "reasoning" in message or "reasoning_details" in message):
             thought = _reasoning(message, where % position)
             if thought:
-                items.append(TextItem("assistant", thought))
-    if content is not None and not isinstance(content, str):
-        content = _text(content, f"{where % position}.content", passing)
-    if not alone and message.get("refusal"):
-        refusal = text_of(message, "refusal", where % position)
-        content = f"{content}\n{refusal}" if content else refusal
-    if content:
-        items.append(TextItem("assistant", content))
+                items.append(TextItem("assistant", *joined(thought)))
+    if alone and isinstance(content, str):
+        if content:
+            items.append(TextItem("assistant", content))
+    elif not alone or content is not None:
+        texts = _texts(content, f"{where % position}.content", passing)
+        if not alone:
+            texts.append(text_of(message, "refusal", where % position))
+        text, parts = joined([text for text in texts if text])
+        if text:
+            items.append(TextItem("assistant", text, parts))
     if calls:
         if not isinstance(calls, list):
             raise wrong(f"{where % position}.tool_calls", "a list", calls)
@@ -506,38 +513,35 @@ def _called(call_id: str, definition: Object, key: str, path: str) -> CallItem:
     return CallItem(call_id, name, arguments)
 
 
-def _reasoning(message: Object, path: str) -> str:
+def _reasoning(message: Object, path: str) -> list[str]:
     texts = [text_of(message, name, path) for name in ("reasoning_content", "reasoning")]
     for index, detail in enumerate(list_of(message, "reasoning_details", path)):
         if not isinstance(detail, dict):
             raise wrong(f"{path}.reasoning_details[{index}]", "an object", detail)
         texts += [text_of(detail, name, f"{path}.reasoning_details[{index}]") for name in ("text", "summary")]
-    return "\n".join(dict.fromkeys(text for text in texts if text))
+    return list(dict.fromkeys(text for text in texts if text))
 
 
 def _predict(prediction: Object, items: list[Item]) -> None:
     # Predicted output is the caller's text on its way to the provider, so rules read it. It stands first: at the end it would
     # look like an answer of the user.
-    text = _text(prediction.get("content"), "prediction.content", ())
+    text, parts = joined(_texts(prediction.get("content"), "prediction.content", ()))
     if text:
-        items.append(TextItem("developer", text))
+        items.append(TextItem("developer", text, parts))
 
 
-def _text(content: Json, path: str, passing: Collection[str]) -> str:
+def _texts(content: Json, path: str, passing: Collection[str]) -> list[str]:
     if content is None:
-        return ""
+        return []
     if isinstance(content, str):
-        return content
+        return [content]
     if not isinstance(content, list):
         raise wrong(path, "a string or a list of parts", content)
-    return "\n".join(_texts(content, path, passing))
-
-
-def _texts(parts: list[Json], path: str, passing: Collection[str]) -> list[str]:
     texts: list[str] = []
-    for index, part in enumerate(parts):
+    for index, part in enumerate(content):
         if isinstance(part, str):
-            texts.append(part)
+            if part:
+                texts.append(part)
             continue
         if not isinstance(part, dict):
             raise wrong(f"{path}[{index}]", "an object", part)

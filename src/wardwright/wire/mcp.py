@@ -20,6 +20,7 @@ from wardwright.wire.body import (
     check_fields,
     dumped,
     is_json,
+    joined,
     list_of,
     object_of,
     read_any,
@@ -237,7 +238,7 @@ def _answer(value: Object, message_id: MessageId, asked: Asked, path: str) -> Me
     if "error" in value:
         error = object_of(value, "error", path)
         text = text_of(error, "message", f"{path}.error" if path else "error")
-        return Message("error", message_id, method, _result(asked, text, True) if called else None, error)
+        return Message("error", message_id, method, _result(asked, [text], True) if called else None, error)
     where = f"{path}.result" if path else "result"
     result = object_of(value, "result", path)
     turn = None
@@ -250,14 +251,15 @@ def _answer(value: Object, message_id: MessageId, asked: Asked, path: str) -> Me
             turn = Turn("request", "mcp", "", [TextItem("system", instructions)])
     elif called:
         flag = result.get("isError") is True if method == "tools/call" else None
-        turn = _result(asked, "\n".join(_texts(result, method, where)), flag)
+        turn = _result(asked, _texts(result, method, where), flag)
     return Message("answer", message_id, method, turn)
 
 
-def _result(asked: Asked, content: str, failed: bool | None) -> Turn:
+def _result(asked: Asked, texts: list[str], failed: bool | None) -> Turn:
     name = asked.name or asked.method
     items: list[Item] = [] if asked.arguments is None else [CallItem(asked.call_id, name, asked.arguments)]
-    items.append(ResultItem(asked.call_id, content, failed, name))
+    content, parts = joined(texts)
+    items.append(ResultItem(asked.call_id, content, failed, name, parts))
     return Turn("result", "mcp", "", items)
 
 

@@ -21,6 +21,7 @@ from wardwright.wire.body import (
     count_of,
     dumped,
     is_json,
+    joined,
     list_of,
     object_of,
     read,
@@ -302,17 +303,16 @@ class _Lowering:
         if speaker is None:
             raise unknown(f"{path}.role", "role", str(role))
         content = item.get("content")
-        text = content if isinstance(content, str) else self._text(content, f"{path}.content")
+        text, parts = (content, ()) if isinstance(content, str) else joined(self._texts(content, f"{path}.content"))
         if text:
-            self.items.append(TextItem(speaker, text))
+            self.items.append(TextItem(speaker, text, parts))
 
     def reasoning(self, item: Object, path: str) -> None:
         if not self._request:
             return
-        texts = [self._text(item.get(name), f"{path}.{name}") for name in ("summary", "content")]
-        text = "\n".join(text for text in texts if text)
-        if text:
-            self.items.append(TextItem("assistant", text))
+        texts = [text for name in ("summary", "content") for text in self._texts(item.get(name), f"{path}.{name}")]
+        if texts:
+            self.items.append(TextItem("assistant", *joined(texts)))
 
     def compaction(self, item: Object, path: str) -> None:
         self.items.append(HostedCallItem(text_of(item, "id", path), "compaction"))
@@ -350,7 +350,7 @@ class _Lowering:
 
     def call_output(self, item: Object, path: str) -> None:
         output = item.get("output")
-        content = output if isinstance(output, str) else self._text(output, f"{path}.output")
+        content, parts = joined(self._texts(output, f"{path}.output"))
         name = text_of(item, "name", path)
         namespace = text_of(item, "namespace", path)
         self.items.append(
@@ -359,6 +359,7 @@ class _Lowering:
                 content,
                 None,
                 f"{namespace}.{name}" if name and namespace else name,
+                parts,
             )
         )
 
@@ -368,7 +369,8 @@ class _Lowering:
 
     def computer_output(self, item: Object, path: str) -> None:
         output = object_of(item, "output", path)
-        self.items.append(ResultItem(text_of(item, "call_id", path), self._text([output], f"{path}.output")))
+        content = joined(self._texts([output], f"{path}.output"))[0]
+        self.items.append(ResultItem(text_of(item, "call_id", path), content))
 
     def local_shell_call(self, item: Object, path: str) -> None:
         self._described(item, "local_shell", item.get("action"), f"{path}.action", path)
@@ -403,11 +405,11 @@ class _Lowering:
             texts += [text_of(output, name, f"{path}.output[{index}]") for name in ("stdout", "stderr")]
             outcome = object_of(output, "outcome", f"{path}.output[{index}]")
             failed = failed or outcome.get("type") == "timeout" or outcome.get("exit_code", 0) != 0
-        content = "\n".join(text for text in texts if text)
+        content, parts = joined([text for text in texts if text])
         if call_id in self._hosted or not self._request:
             self.items.append(HostedResultItem(call_id, "shell", content, failed))
         else:
-            self.items.append(ResultItem(call_id, content, failed))
+            self.items.append(ResultItem(call_id, content, failed, "", parts))
 
     def _described(self, item: Object, name: str, arguments: Json, arguments_path: str, path: str) -> None:
         text = "" if arguments is None else dumped(arguments, arguments_path)
@@ -608,11 +610,11 @@ class _Lowering:
         else:
             raise unknown(f"{path}.type", "kind of tool", kind)
 
-    def _text(self, content: Json, path: str) -> str:
+    def _texts(self, content: Json, path: str) -> list[str]:
         if content is None:
-            return ""
+            return []
         if isinstance(content, str):
-            return content
+            return [content]
         if not isinstance(content, list):
             raise wrong(path, "a string or a list of parts", content)
         texts: list[str] = []
@@ -634,7 +636,7 @@ class _Lowering:
                     raise wrong(f"{path}[{index}].{key}", "a string", text)
                 if text:
                     texts.append(text)
-        return "\n".join(texts)
+        return texts
 
 
 _LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
@@ -847,7 +849,7 @@ class StreamAssembler:
             ours, theirs = _Lowering(self._passing, False), _Lowering(self._passing, False)
             ours.add(streamed, "output")
             theirs.add(final, "output")
-            if ours.items != theirs.items:
+            if ours.items != theirs.items or _cuts(ours.items) != _cuts(theirs.items):
                 raise WireError("the streamed items and the final response disagree")
         return self._head
 
@@ -950,6 +952,10 @@ class _Growing:
         pieces = self._pieces.get((key, part))
         if pieces is not None and "".join(pieces) != text:
             raise WireError(f"the pieces of {key!r} and the whole of it disagree")
+
+
+def _cuts(items: list[Item]) -> list[tuple[str, ...]]:
+    return [item.parts for item in items if isinstance(item, (TextItem, ResultItem))]
 
 
 def _part(event: Object) -> int:

@@ -52,6 +52,9 @@ class TextItem:
 
     role: Role
     text: str
+    parts: tuple[str, ...] = field(default=(), compare=False)
+    """What `text` was joined from when it was more than one part, else empty. Models and clients read parts on end, without the
+    line breaks, so a rule on text must look at `"".join(parts)` as well. Not compared: wires cut the same words differently."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,8 @@ class ResultItem:
     """The wire's error flag; None where the wire has no such flag."""
     name: str = ""
     """Raw tool name where the wire repeats it (legacy functions, MCP, in process); else empty and found by `call_id`."""
+    parts: tuple[str, ...] = field(default=(), compare=False)
+    """As in `TextItem`."""
 
 
 @dataclass(slots=True)
