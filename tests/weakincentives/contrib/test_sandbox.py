@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -168,6 +168,16 @@ def test_a_podman_that_fails_gives_its_own_reason(tmp_path: Path) -> None:
     )
 
 
+def test_a_podman_that_cannot_start_a_container_gives_its_own_reason(tmp_path: Path) -> None:
+    """An image is not enough: a first command is run."""
+    podman = tmp_path / "podman"
+    podman.write_text("#!/bin/sh\n[ $1 = image ] || { echo 'Error: crun: no cgroup.' >&2; exit 126; }\n")
+    podman.chmod(0o755)
+    with pytest.raises(SandboxUnavailableError) as told:
+        choose_backend(PodmanConfig(backend="podman", engine=str(podman)))
+    assert str(told.value) == ("Podman cannot run here: crun: no cgroup. Repair it, or use backend='bubblewrap'.")
+
+
 def test_where_neither_runs_both_reasons_are_told() -> None:
     """One sentence for each, and no advice to use the other."""
     config = PodmanConfig(engine="podman-that-is-not-there", rootfs="/not/there")
@@ -278,6 +288,29 @@ def test_a_broken_sandbox_is_an_internal_error(files: InMemoryFilesystem) -> Non
     """It is not the model's fault, and it is not told that it was."""
     outcome = shell("true", files, backend=BrokenBackend())
     assert outcome.text == "Internal error: Podman could not run the command: no space left on device"
+
+
+class Impatient:
+    """A heartbeat that somebody interrupts."""
+
+    def beat(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_command_is_killed(files: InMemoryFilesystem) -> None:
+    """Whatever ends the waiting ends the command."""
+    started: list[Started] = []
+
+    class Noting(UnconfinedBackend):
+        def start(self, job: Job) -> Started:
+            started.append(super().start(job))
+            return started[0]
+
+    handler: Any = PodmanSandboxSection(backend=Noting()).tools[0].handler
+    context = make_context(fs=files, heartbeat=cast("Any", Impatient()))
+    with pytest.raises(KeyboardInterrupt):
+        handler(ShellParams("exec sleep 1000"), context=context)
+    assert started[0].process.returncode == -9
 
 
 class NestedBackend(UnconfinedBackend):
@@ -422,6 +455,18 @@ def test_the_folders_go_with_their_owner(files: InMemoryFilesystem) -> None:
     lower = workspace.lower
     del workspace
     assert not os.path.exists(lower)
+
+
+def test_a_forked_child_leaves_its_parents_folders_alone() -> None:
+    """Only who made them removes them."""
+    workspace = Workspace(None)
+    child = os.fork()
+    if child == 0:
+        lower = workspace.lower
+        del workspace
+        os._exit(0 if os.path.exists(lower) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.path.exists(workspace.lower)
 
 
 def test_a_deep_and_shut_folder_is_removed(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import weakref
 
 from .backend import SCRIPT, Job, SandboxError, SandboxUnavailableError, Started
 from .config import PodmanConfig
-from .folder import remove_folder
+from .folder import remove_at_end
 
 _INSIDE = 1000
 _GRACE = 5.0
@@ -66,7 +65,7 @@ class BubblewrapBackend:
                 f"bubblewrap cannot run here: rootfs {rootfs} is no directory. Unpack an image there, or leave rootfs out."
             )
         self._folder = tempfile.mkdtemp(prefix="sandbox-bwrap-")
-        weakref.finalize(self, remove_folder, self._folder)
+        remove_at_end(self, self._folder)
         os.chmod(self._folder, 0o711 if self._is_root else 0o700)
         for name, text in _ETC.items():
             path = os.path.join(self._folder, name)

@@ -58,8 +58,12 @@ def _prove(backend: Backend, config: PodmanConfig) -> Backend:
             cwd="/",
             timeout=_PATIENCE,
         ).ended
-    except (SandboxError, OSError) as error:
-        raise SandboxUnavailableError(f"{title} cannot run here: {str(error).rstrip('.')}. {advice}") from error
+    except SandboxError as error:
+        # Which of them could not, and what, is said already.
+        reason = str(error).partition(": ")[2] or str(error)
+        raise SandboxUnavailableError(f"{title} cannot run here: {reason.rstrip('.')}. {advice}") from error
+    except OSError as error:
+        raise SandboxUnavailableError(f"{title} cannot run here: {error}. {advice}") from error
     if ended.stopped or ended.exit_code:
         reason = ended.stderr.text.strip() or ended.stopped or f"a first command ended with {ended.exit_code}"
         raise SandboxUnavailableError(f"{title} cannot run here: {reason.rstrip('.')}. {advice}")

@@ -9,6 +9,7 @@ import contextlib
 import os
 import stat
 import sys
+import weakref
 
 LONG = 2048
 """Characters of a path; half of what the system takes, since a character may take more than one byte."""
@@ -66,6 +67,16 @@ def remove_folder(folder: str) -> None:
     for path in reversed(emptied):
         with contextlib.suppress(OSError):
             os.rmdir(path)
+
+
+def remove_at_end(owner: object, folder: str) -> None:
+    """Remove a folder when its owner is gone or this process ends; not when a child it forked does."""
+    weakref.finalize(owner, _remove_own, folder, os.getpid())
+
+
+def _remove_own(folder: str, pid: int) -> None:
+    if os.getpid() == pid:
+        remove_folder(folder)
 
 
 def _moved_up(place: str, folder: str) -> str:

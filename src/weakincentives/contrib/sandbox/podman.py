@@ -13,11 +13,11 @@ import resource
 import shutil
 import subprocess
 import tempfile
-import weakref
 from typing import Any
 
 from .backend import SCRIPT, Job, SandboxError, SandboxUnavailableError, Started
 from .config import PodmanConfig
+from .folder import remove_at_end
 
 _FILES = 1024
 _PROCESSES = 32768
@@ -183,10 +183,11 @@ def _shortened_profile(backend: PodmanBackend) -> str:
             profile["syscalls"] = [rule for rule in profile["syscalls"] if rule["names"]] + [_PLAIN_CLONE]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        handle, made = tempfile.mkstemp(prefix="sandbox-seccomp-", suffix=".json")
-        with open(handle, "w", encoding="utf-8") as file:
+        folder = tempfile.mkdtemp(prefix="sandbox-podman-")
+        remove_at_end(backend, folder)
+        made = os.path.join(folder, "seccomp.json")
+        with open(made, "x", encoding="utf-8") as file:
             json.dump(profile, file)
-        weakref.finalize(backend, os.unlink, made)
         return made
     return ""
 

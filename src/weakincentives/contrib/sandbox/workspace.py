@@ -13,14 +13,13 @@ import os
 import stat
 import tempfile
 import threading
-import weakref
 from collections.abc import Generator
 from typing import TypeAlias
 
 from ...errors import FilesystemError
 from ...filesystem import Filesystem
 from ...frozen import frozen
-from .folder import make_folder, remove_folder
+from .folder import make_folder, remove_at_end, remove_folder
 
 Mark: TypeAlias = tuple[object, ...]
 """What tells one content of a path from another; equal marks, equal content and mode."""
@@ -43,7 +42,7 @@ class Workspace:
     def __init__(self, owner: int | None) -> None:
         self._owner = owner
         self._folder = tempfile.mkdtemp(prefix="sandbox-")
-        weakref.finalize(self, remove_folder, self._folder)
+        remove_at_end(self, self._folder)
         # Another user has to get through to his folders, but needs to list nothing.
         os.chmod(self._folder, 0o700 if owner is None else 0o711)
         self.lower = make_folder(os.path.join(self._folder, "lower"), owner)
