@@ -165,7 +165,8 @@ def _dumped(value: Any) -> bytes:
 
 
 def _definition(tool: DeclaredTool) -> tuple[Any, ...]:
-    return tool.name, tool.description, tool.schema, tool.hosted, tool.controls, tool.server
+    said = tool.name, tool.description, tool.schema, tool.hosted, tool.controls, tool.server
+    return said if tool.further is None else (*said, tool.further)
 
 
 def _sized(*parts: str) -> str:

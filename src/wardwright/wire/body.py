@@ -72,7 +72,10 @@ def settled(turn: Turn) -> Turn:
     """`turn`, unless a schema or control in it is nested too deeply to be hashed; all else in a turn is flat."""
     if turn.tools or turn.claims is not None or turn.response_format is not None:
         # WHY NOT the tools themselves: slotted dataclasses take five times as long.
-        schemas = [tool.schema if tool.controls is None else (tool.schema, tool.controls) for tool in turn.tools]
+        schemas = [
+            tool.schema if tool.controls is None and tool.further is None else (tool.schema, tool.controls, tool.further)
+            for tool in turn.tools
+        ]
         try:
             orjson.dumps((schemas, turn.claims, turn.response_format))
         except (orjson.JSONEncodeError, RecursionError):

@@ -37,6 +37,8 @@ class DeclaredTool:
     """Hosted only: the parameters set beside the type (`max_uses`, `allowed_domains` …)."""
     server: str | None = None
     """Hosted `mcp` only: the label of the provider-side MCP server."""
+    further: Mapping[str, Any] | None = None
+    """Whatever else the definition says (examples, grammars, titles, who may call it …): the model reads it, so it is pinned."""
 
 
 @dataclass(slots=True)
