@@ -42,6 +42,8 @@ LIMITS: dict[str, Any] = {
     "env": {"GREETING": "hello world"},
 }
 
+CALLS = {"x86_64": (321, 425, 250, 323), "aarch64": (280, 425, 219, 282)}
+
 # -- an image of this machine's busybox and Python ---------------------------------------------------------------------
 
 
@@ -642,6 +644,17 @@ def test_what_only_root_may_do_fails(desk: Desk, attempt: str) -> None:
     outcome = desk.shell(f"{{ {attempt}; }} && echo DONE || exit 9")
     assert "DONE" not in outcome.text
     assert outcome.outcome == "failed"
+
+
+@pytest.mark.parametrize("number", CALLS[os.uname().machine], ids=["bpf", "io_uring_setup", "keyctl", "userfaultfd"])
+def test_calls_that_no_command_needs_are_unknown(desk: Desk, number: int) -> None:
+    """The kernel does not even look at them."""
+    outcome = desk.python(
+        "import ctypes, errno\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"print(libc.syscall({number}, 0, 0, 0, 0, 0), errno.errorcode[ctypes.get_errno()])"
+    )
+    assert outcome.value.stdout in {"-1 ENOSYS\n", "-1 EPERM\n"}
 
 
 def test_no_process_of_the_host_can_be_seen(desk: Desk) -> None:

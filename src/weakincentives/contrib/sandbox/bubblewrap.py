@@ -20,9 +20,11 @@ import tempfile
 from .backend import SCRIPT, Job, SandboxError, SandboxUnavailableError, Started
 from .config import PodmanConfig
 from .folder import remove_at_end
+from .seccomp import filter_program
 
 _INSIDE = 1000
 _GRACE = 5.0
+_CALLS = "calls"
 _ETC = {
     "passwd": f"sandbox:x:{_INSIDE}:{_INSIDE}:sandbox:/tmp:/bin/sh\n",
     "group": f"sandbox:x:{_INSIDE}:\n",
@@ -72,19 +74,22 @@ class BubblewrapBackend:
             with open(path, "w", encoding="ascii") as file:
                 file.write(text)
             os.chmod(path, 0o644)
+        with open(os.path.join(self._folder, _CALLS), "wb") as file:
+            file.write(filter_program())
         # Another user may not get through to where it is installed.
         self._program = _copied(program, self._folder) if self._is_root else program
 
     def start(self, job: Job) -> Started:
         self.find()
         status, status_end = os.pipe()
+        calls = os.open(os.path.join(self._folder, _CALLS), os.O_RDONLY)
         try:
             process = subprocess.Popen(
-                [self._program, *self._arguments(job, status_end)],
+                [self._program, *self._arguments(job, status_end, calls)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(status_end,),
+                pass_fds=(status_end, calls),
                 env=dict(job.env),
                 cwd="/",
                 umask=0o022,
@@ -97,9 +102,10 @@ class BubblewrapBackend:
             raise SandboxError(f"bubblewrap could not be started: {error}") from error
         finally:
             os.close(status_end)
+            os.close(calls)
         return _Running(process, status)
 
-    def _arguments(self, job: Job, status_end: int) -> list[str]:
+    def _arguments(self, job: Job, status_end: int, calls: int) -> list[str]:
         config = self._config
         cpu = max(1, math.ceil(job.timeout * config.cpus)) + 1
         launch = _LAUNCH.format(
@@ -116,6 +122,7 @@ class BubblewrapBackend:
             "--ro-bind", job.script, SCRIPT,
             "--overlay-src", job.lower, "--overlay", job.upper, job.work, config.workdir,
             "--remount-ro", "/", "--chdir", job.cwd, "--json-status-fd", str(status_end),
+            *(["--seccomp", str(calls)] if os.fstat(calls).st_size else []),
             "--", "/bin/sh", "-c", launch, "sh", *job.argv,
         ]
         # fmt: on

@@ -7,58 +7,22 @@ shortened: nothing inside may make namespaces or mount. Never pulls an image.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
 import subprocess
 import tempfile
-from typing import Any
 
 from .backend import SCRIPT, Job, SandboxError, SandboxUnavailableError, Started
 from .config import PodmanConfig
 from .folder import remove_at_end
+from .seccomp import shortened_profile
 
 _FILES = 1024
 _PROCESSES = 32768
 # WHY NOT the command itself as the first process, or --init: signals mean something else to that one, and the program
 # for --init may not be installed.
 _FIRST = '"$@"; exit $?'
-_PROFILES = ("/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json")
-_DENIED = frozenset(
-    [
-        "add_key",
-        "bpf",
-        "clone",
-        "clone3",
-        "fsconfig",
-        "fsmount",
-        "fsopen",
-        "fspick",
-        "io_uring_enter",
-        "io_uring_register",
-        "io_uring_setup",
-        "keyctl",
-        "mount",
-        "mount_setattr",
-        "move_mount",
-        "open_tree",
-        "perf_event_open",
-        "pivot_root",
-        "request_key",
-        "setns",
-        "umount",
-        "umount2",
-        "unshare",
-        "userfaultfd",
-    ]
-)
-_PLAIN_CLONE = {
-    "names": ["clone"],
-    "action": "SCMP_ACT_ALLOW",
-    # Without any of the flags that make a namespace. clone3 hides its flags, so it is answered with "unknown call".
-    "args": [{"index": 0, "value": 0x7E020000, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}],
-}
 
 
 class PodmanBackend:
@@ -97,7 +61,7 @@ class PodmanBackend:
                 f"Podman cannot run here: {_reason(answer.stderr)}. Repair it, or use backend='bubblewrap'."
             )
 
-        self._seccomp = self._seccomp or _shortened_profile(self)
+        self._seccomp = self._seccomp or _profile(self)
 
     def start(self, job: Job) -> Started:
         try:
@@ -169,27 +133,17 @@ class PodmanBackend:
         return environment
 
 
-def _shortened_profile(backend: PodmanBackend) -> str:
-    """A file with the system's list of allowed calls, without those in `_DENIED`; empty where there is no such list."""
-    if os.uname().machine not in {"x86_64", "aarch64"}:  # elsewhere the arguments of clone stand in another order
+def _profile(backend: PodmanBackend) -> str:
+    """The file with the allowed system calls; empty to leave the choice to Podman."""
+    text = shortened_profile()
+    if not text:
         return ""
-    for path in _PROFILES:
-        try:
-            with open(path, encoding="utf-8") as file:
-                profile: Any = json.load(file)
-            for rule in profile["syscalls"]:
-                if rule["action"] == "SCMP_ACT_ALLOW":
-                    rule["names"] = [name for name in rule["names"] if name not in _DENIED]
-            profile["syscalls"] = [rule for rule in profile["syscalls"] if rule["names"]] + [_PLAIN_CLONE]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        folder = tempfile.mkdtemp(prefix="sandbox-podman-")
-        remove_at_end(backend, folder)
-        made = os.path.join(folder, "seccomp.json")
-        with open(made, "x", encoding="utf-8") as file:
-            json.dump(profile, file)
-        return made
-    return ""
+    folder = tempfile.mkdtemp(prefix="sandbox-podman-")
+    remove_at_end(backend, folder)
+    path = os.path.join(folder, "seccomp.json")
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+    return path
 
 
 class _Running(Started):
