@@ -8,8 +8,9 @@ session keeps it. What cannot be done from here (routing, changing what a provid
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Final, TypeVar, cast
@@ -66,9 +67,19 @@ class GovernancePolicy:
     """A compiled plan as a `ToolPolicy`. Holds no state of a session; may serve any number of them.
 
     `name` is the key of its memory in a session: two different plans in one prompt need different names.
+    `key` makes digests of arguments that only its holder can compare with a guess. Without one a random key lies in the
+    session itself, where whoever can read a stored session can read both.
     """
 
-    def __init__(self, plan: Plan, *, model: str = "", name: str = "governance", caller: Caller | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        model: str = "",
+        name: str = "governance",
+        caller: Caller | None = None,
+        key: bytes | None = None,
+    ) -> None:
         part = plan.model(model)
         if part is None:
             raise ValueError(f"the plan has no model '{model}'; choose one of {', '.join(plan.models)}")
@@ -76,6 +87,7 @@ class GovernancePolicy:
         self.name = name
         self._part = part
         self._caller = caller or Caller()
+        self._key = None if key is None else hashlib.blake2b(key, digest_size=32).digest()
         rules = [rule for rules in (part.rules, *part.bundles.values()) for rule in rules.rules]
         self._reads_surface = any(_reads_surface(rule) for rule in rules)
         refusing = [rule for rule in rules if rule.action.name in _REFUSING or isinstance(rule, AllowedTools)]
@@ -92,6 +104,7 @@ class GovernancePolicy:
         model: str = "",
         name: str = "governance",
         caller: Caller | None = None,
+        key: bytes | None = None,
     ) -> GovernancePolicy:
         """The policy of a config file, or of YAML text. ConfigError for what is wrong with it or cannot be done in process."""
         config = load_config(source)
@@ -101,7 +114,7 @@ class GovernancePolicy:
             problems = tuple(_out_of_place(part, config.file))
             if problems:
                 raise ConfigError(problems)
-        return cls(plan, model=model, name=name, caller=caller)
+        return cls(plan, model=model, name=name, caller=caller, key=key)
 
     # what the runtime calls
 
@@ -152,6 +165,20 @@ class GovernancePolicy:
             tools.append(known[1])
         return tuple(tools)
 
+    def digest_key(self, session: Session) -> bytes:
+        """The key of a session's digests: of the policy's own if it has one, else a random one the session keeps."""
+        if self._key is not None:
+            return hashlib.blake2b(session.session_id.encode(), digest_size=32, key=self._key).digest()
+        kept = session.registers.get(f"{self.name}:key")
+        if kept is None:
+            kept = session.registers.update(f"{self.name}:key", _made_once)
+        return bytes.fromhex(kept)
+
+
+def _made_once(kept: str | None) -> tuple[str, str]:
+    key = kept or os.urandom(32).hex()
+    return key, key
+
 
 class _Feed:
     """What happened in one session since this process first looked; lives as long as the session's registers."""
@@ -166,8 +193,12 @@ class _Feed:
         """Rises with everything that is ruled and kept."""
         self.heads: dict[str, tuple[Any, Head]] = {}
         """The head of each scope beside the row it was read from."""
-        self.before = ""
-        """Digest of the stand-in for what earlier requests carried."""
+        self.before = (b"", "")
+        """Digest of the stand-in for what earlier requests carried, beside the key it was made with."""
+        self.clear: dict[str, str] = {}
+        """Arguments that hold secrets, by call, for as long as a request may show them: judged, and kept nowhere else."""
+        self.keys: dict[str, dict[tuple[str, str], None]] = {}
+        """The keys of each scope's registers, as far as somebody had to walk over them."""
         _listen(session, ref(self))
         # What was recorded before is read once; what is then heard of twice is known by its call's id.
         self.events.extend(session[ToolInvoked])
@@ -194,13 +225,17 @@ def _listen(session: Session, feed: ref[_Feed]) -> None:
 
 
 class _Rows:
-    """The registers of one scope, read from the session's own, one row each. A map by key: the engine walks over none."""
+    """The registers of one scope, read from the session's own, one row each."""
 
-    __slots__ = ("_prefix", "_values")
+    __slots__ = ("_keys", "_prefix", "_scope", "_values")
 
-    def __init__(self, values: SessionRegisters, prefix: str) -> None:
+    def __init__(
+        self, values: SessionRegisters, prefix: str, scope: str, keys: dict[str, dict[tuple[str, str], None]]
+    ) -> None:
         self._values = values
         self._prefix = prefix
+        self._scope = scope
+        self._keys = keys
 
     def row(self, key: tuple[str, str]) -> str:
         return f"{self._prefix}{key[0]}\x1f{key[1]}"
@@ -208,6 +243,18 @@ class _Rows:
     def get(self, key: tuple[str, str], default: RegisterValue | None = None) -> RegisterValue | None:
         kept = self._values.get(self.row(key))
         return default if kept is None else tuple(kept)
+
+    def items(self) -> Iterator[tuple[tuple[str, str], RegisterValue]]:
+        """All of them. The session's rows are gone through once; from then on `_Turns._apply` knows the scope's keys."""
+        keys = self._keys.get(self._scope)
+        if keys is None:
+            start = len(self._prefix)
+            rows = (row[start:].split("\x1f", 1) for row in self._values.copy() if row.startswith(self._prefix))
+            keys = self._keys[self._scope] = {(rule, sub): None for rule, sub in rows}
+        for key in keys:
+            value = self.get(key)
+            if value is not None:
+                yield key, value
 
     def __contains__(self, key: tuple[str, str]) -> bool:
         return self.get(key) is not None
@@ -261,7 +308,7 @@ class _Turns:
         self.caller = replace(
             policy._caller, session_id=session.session_id, run_id="" if run is None else run.run_id or run.request_id
         )
-        self.key = hashlib.blake2b(session.session_id.encode(), digest_size=32).digest()
+        self.key = policy.digest_key(session)
         self.now = int(session.clock.now() * 1000)
         self.rulings: list[Governed] = []
         self.overlay: dict[str, LedgerEntry] = {}
@@ -270,7 +317,7 @@ class _Turns:
 
     def check(self, tool: Any, params: Any, context: ToolContext) -> PolicyDecision:
         self.catch_up()
-        call = CallItem(context.call_id, tool.name, _json(params))
+        call = self._call(tool, params, context)
         register = approval_register(tool.name, params)
         decided = _Approval(register, self.registers)
         tools = self.policy.declared(context, self.feed)
@@ -303,7 +350,7 @@ class _Turns:
     def result(self, tool: Any, params: Any, result: ToolResult[Any], context: ToolContext) -> None:
         self.catch_up()
         items: list[Item] = [
-            CallItem(context.call_id, tool.name, _json(params)),
+            self._call(tool, params, context),
             ResultItem(context.call_id, render_text(result), False, tool.name),
         ]
         tools = self.policy.declared(context, self.feed)
@@ -321,8 +368,15 @@ class _Turns:
 
     def _withhold(self, tool_name: str, call_id: str, ruling: Ruling, delta: Delta) -> None:
         self._apply(delta)
-        self.rulings.append(Governed(tool_name, call_id, ruling))
+        self._announce(tool_name, call_id, ruling)
         raise ResultWithheld(ruling.message)
+
+    def _announce(self, tool_name: str, call_id: str, ruling: Ruling) -> None:
+        if self.feed.clear:
+            for fact in ruling.facts:
+                if fact.tool_call_id in self.feed.clear:
+                    fact.arguments = fact.parsed = None
+        self.rulings.append(Governed(tool_name, call_id, ruling))
 
     def user_turn(self, text: str) -> PolicyDecision:
         self.catch_up()
@@ -345,7 +399,7 @@ class _Turns:
             ours = event.outcome == "denied" and event.policy == self.policy.name
             if call_id in waiting or event.outcome == "pending" or ours:
                 continue
-            call = CallItem(call_id, event.tool_name, _json(event.params))
+            call = CallItem(call_id, event.tool_name, self.feed.clear.get(call_id) or _json(event.params))
             ledger = self._ledger()
             entry = ledger.get(f"c:{call_id}")
             if entry is None:
@@ -363,6 +417,13 @@ class _Turns:
             added = True
         if added:
             self.pending = pending
+
+    def _call(self, tool: Any, params: Any, context: ToolContext) -> CallItem:
+        """The call as it is judged: with its secrets, which are held back from everything that is kept or announced."""
+        arguments = _json(params)
+        if params is not None and serde.has_secrets(type(params)):
+            self.feed.clear[context.call_id] = arguments
+        return CallItem(context.call_id, tool.name, arguments)
 
     def _unanswered(self, entry: LedgerEntry, call: CallItem) -> bool:
         same = entry.raw_name == call.name and entry.digest == digest(self.key, call.arguments)
@@ -422,7 +483,7 @@ class _Turns:
             self._apply(delta)
         call = next((item for item in reversed(turn.items) if isinstance(item, CallItem)), None)
         name, call_id = ("", "") if call is None else (call.name, call.id)
-        self.rulings.append(Governed(name, call_id, ruling))
+        self._announce(name, call_id, ruling)
         if turn.gate == "request":
             self._put("refused", None if through else True)
             if through:
@@ -434,10 +495,13 @@ class _Turns:
         """The model went on: what it has read is behind us, and the stand-in alone is where the next request begins."""
         self.carried = ()
         feed = self.feed
-        if not feed.before:
+        if feed.before[0] != self.key:
             seen = self.policy._part.observer.observe(self._turn("request", [_BEFORE], ()), ScopeState(), self.key)
-            feed.before = seen.transcript_digest
-        head = self.head._replace(prefix_length=1, prefix_digest=feed.before, last_digest="")
+            feed.before = (self.key, seen.transcript_digest)
+        if feed.clear:
+            held = {item.call_id for item in self.pending if isinstance(item, ResultItem)} | feed.passed.keys()
+            feed.clear = {call_id: text for call_id, text in feed.clear.items() if call_id in held}
+        head = self.head._replace(prefix_length=1, prefix_digest=feed.before[1], last_digest="")
         self._put_head(self._session_scope(), head)
 
     def _answer(self, ruling: Ruling, message: str, tool: Any, params: Any, decided: _Approval) -> PolicyDecision:
@@ -480,20 +544,20 @@ class _Turns:
     @property
     def pending(self) -> list[Item]:
         """What no request has carried through yet."""
-        return _loaded(self._get("pending"))
+        return _loaded(self._get("pending"), self.feed.clear)
 
     @pending.setter
     def pending(self, items: Sequence[Item]) -> None:
-        self._put("pending", _dumped(items))
+        self._put("pending", _dumped(items, self.feed.clear))
 
     @property
     def carried(self) -> list[Item]:
         """What requests have carried since the model last went on: it is still what the next reply answers."""
-        return _loaded(self._get("carried"))
+        return _loaded(self._get("carried"), self.feed.clear)
 
     @carried.setter
     def carried(self, items: Sequence[Item]) -> None:
-        self._put("carried", _dumped(items))
+        self._put("carried", _dumped(items, self.feed.clear))
 
     def _get(self, name: str) -> Any:
         return self.registers.get(f"{self.policy.name}:{name}")
@@ -509,7 +573,7 @@ class _Turns:
         for kind in self.policy._part.scopes:
             key = scope_key_of(kind, self.caller)
             head = self._head(key)
-            rows: Any = _Rows(self.registers, f"{self.policy.name}:row:{key}\x1e")
+            rows: Any = _Rows(self.registers, f"{self.policy.name}:row:{key}\x1e", key, self.feed.keys)
             ledger: Any = self._ledger() if kind == "session_id" else {}
             scopes[key] = ScopeState(0, head, rows, ledger)
         return Registers(scopes, self.key)
@@ -517,9 +581,12 @@ class _Turns:
     def _apply(self, delta: Delta) -> None:
         self.feed.version += 1
         for change in delta.scopes:
+            known = self.feed.keys.get(change.scope)
             for key, value in change.registers.items():
                 row = f"row:{change.scope}\x1e{key[0]}\x1f{key[1]}"
                 self._put(row, None if value is None else list(value))
+                if known is not None:
+                    known.pop(key, None) if value is None else known.setdefault(key)
             for name, entry in change.ledger.items():
                 self._put(f"ledger:{name}", list(entry))
             self._put_head(change.scope, change.head)
@@ -578,11 +645,14 @@ def _unless_used_up(entry: dict[str, Any]) -> dict[str, Any] | None:
     return entry if entry.keys() & {"waiting", "granted", "refused"} else None
 
 
-def _dumped(items: Sequence[Item]) -> list[list[Any]] | None:
+def _dumped(items: Sequence[Item], clear: Mapping[str, str]) -> list[list[Any]] | None:
+    """Rows for the session's registers. Of a call with secrets only that it was made."""
     rows: list[list[Any]] = []
     for item in items:
         if isinstance(item, TextItem):
             rows.append(["text", item.role, item.text])
+        elif isinstance(item, CallItem) and item.id in clear:
+            rows.append(["secret", item.id, item.name])
         elif isinstance(item, CallItem):
             rows.append(["call", item.id, item.name, item.arguments])
         elif isinstance(item, ResultItem):
@@ -590,8 +660,15 @@ def _dumped(items: Sequence[Item]) -> list[list[Any]] | None:
     return rows or None
 
 
-def _loaded(rows: Sequence[Sequence[Any]] | None) -> list[Item]:
-    return [_ITEMS[kind](*fields) for kind, *fields in rows or ()]
+def _loaded(rows: Sequence[Sequence[Any]] | None, clear: Mapping[str, str]) -> list[Item]:
+    """The items again. A call whose secrets went with its process is left out: its result names it, the ledger knows it."""
+    items: list[Item] = []
+    for kind, *fields in rows or ():
+        if kind != "secret":
+            items.append(_ITEMS[kind](*fields))
+        elif fields[0] in clear:
+            items.append(CallItem(*fields, clear[fields[0]]))
+    return items
 
 
 _ITEMS: Final[Mapping[str, type[TextItem | CallItem | ResultItem]]] = {
@@ -602,7 +679,7 @@ _ITEMS: Final[Mapping[str, type[TextItem | CallItem | ResultItem]]] = {
 
 
 def _json(params: object) -> str:
-    """Arguments as JSON text, secrets redacted; what a model sent that could not be read stays as it was."""
+    """Arguments as JSON text, as they are; what a model sent that could not be read stays as it was."""
     if params is None:
         return "{}"
     if isinstance(params, str):
@@ -610,7 +687,7 @@ def _json(params: object) -> str:
     if isinstance(params, bytes):
         return params.decode("utf-8", "replace")
     try:
-        return serde.dump_json(params, redact=True)
+        return serde.dump_json(params)
     except ValueError:
         return repr(params)
 

@@ -581,28 +581,144 @@ def test_one_model_of_several_is_chosen_by_name() -> None:
         policy(two, model="c")
 
 
-def test_secrets_are_never_kept() -> None:
-    """Arguments are counted by a digest of what may be shown."""
+@dataclass(frozen=True, slots=True)
+class Login:
+    user: str
+    password: Annotated[str, Secret]
 
-    @dataclass(frozen=True, slots=True)
-    class Login:
-        user: str
-        password: Annotated[str, Secret]
+
+def login_agent(governing: GovernancePolicy, session: Session | None = None) -> Agent:
+    """An agent whose one tool takes a secret."""
 
     def handler(params: Login, *, context: ToolContext) -> ToolResult[str]:
-        return ToolResult.error("wrong")
+        return ToolResult.error("wrong") if params.user == "u" else ToolResult.ok("in")
 
     login = Tool[Login, str](name="login", description="log in", handler=handler)
-    governing = policy(
-        "kind: tool_loop_threshold, action: deny_call, threshold: 3, equal: tool+arguments, tool: {name: '*'}"
-    )
-    agent = Agent(governing)
+    agent = Agent(governing, session=session)
     agent.prompt = Prompt(PromptTemplate(sections=[MarkdownSection(key="s", tools=[login])], policies=[governing]))
+    return agent
 
-    outcomes = [agent.call("login", {"user": "u", "password": f"hunter{number}"}).outcome for number in range(3)]
+
+LOOP = "kind: tool_loop_threshold, action: deny_call, threshold: 3, equal: tool+arguments, tool: {name: '*'}"
+
+
+def test_secrets_are_never_kept() -> None:
+    """Arguments are counted by digests; the session's registers hold no secret, whatever becomes of the call."""
+    agent = login_agent(policy(LOOP))
+
+    outcomes = [agent.call("login", {"user": "u", "password": "hunter"}).outcome for _ in range(3)]
+    agent.call("login", {"user": "v", "password": "hunter"})
 
     assert outcomes == ["failed", "failed", "denied"]
     assert "hunter" not in repr(agent.session.registers.copy())
+
+
+def test_secrets_are_not_announced() -> None:
+    """Whoever hears of a ruling reads no secret in its facts."""
+    agent = login_agent(policy("kind: tool_selector, action: deny_call, tool: {arguments: {/password: {glob: 'x*'}}}"))
+
+    agent.call("login", {"user": "v", "password": "hunter"})
+    agent.call("login", {"user": "v", "password": "xhunter"})
+
+    assert [one.calls[0].status for one in agent.rulings if one.gate == "reply"] == ["allow", "deny_call"]
+    assert "hunter" not in repr(agent.rulings)
+
+
+def test_a_rule_on_a_secret_argument_reads_the_secret() -> None:
+    """What the tool will be given is what is judged, as on the wire."""
+    governing = policy(
+        "kind: tool_selector, action: deny_call, tool: {name: login, arguments: {/password: {glob: 'sk-live*'}}}"
+    )
+    agent = login_agent(governing)
+
+    assert agent.call("login", {"user": "v", "password": "sk-live-1"}).outcome == "denied"
+    assert agent.call("login", {"user": "v", "password": "other"}).outcome == "ok"
+
+
+def test_a_schema_of_a_secret_argument_is_held_against_the_secret() -> None:
+    """A short password is short, though what stands for it elsewhere is long."""
+    governing = policy(
+        "kind: argument_schema, action: deny_call, schema: {properties: {password: {maxLength: 4}}}, tool: {name: login}"
+    )
+    agent = login_agent(governing)
+
+    assert agent.call("login", {"user": "v", "password": "abc"}).outcome == "ok"
+    assert agent.call("login", {"user": "v", "password": "abcde"}).outcome == "denied"
+
+
+def test_calls_that_differ_in_a_secret_alone_differ() -> None:
+    """Three passwords are three different calls, as on the wire."""
+    agent = login_agent(policy(LOOP))
+
+    outcomes = [agent.call("login", {"user": "v", "password": f"hunter{number}"}).outcome for number in range(4)]
+
+    assert outcomes == ["ok"] * 4
+    assert not any(fact.marks for ruling in agent.rulings for fact in ruling.facts)
+
+
+def test_a_call_with_secrets_survives_a_restart(tmp_path: Path) -> None:
+    """Its arguments are gone with the process, its count is not, and its result is no surprise."""
+    path = tmp_path / "s.sqlite"
+    with Session.open(path, session_id="s") as session:
+        agent = login_agent(policy(LOOP), session)
+        assert [agent.call("login", {"user": "v", "password": "hunter"}).outcome for _ in range(2)] == ["ok", "ok"]
+    with Session.open(path) as session:
+        again = login_agent(policy(LOOP), session)
+        assert again.call("login", {"user": "v", "password": "hunter"}, "later").outcome == "denied"
+        assert not any(fact.marks for ruling in again.rulings for fact in ruling.facts)
+    assert b"hunter" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_digests_need_the_key_that_a_policy_was_given() -> None:
+    """Two policies of one key count alike, one of another key does not: a guess can be compared only by who holds it."""
+    session = Session(clock=FakeClock(), session_id="s")
+
+    def outcome(key: bytes, call_id: str) -> str:
+        agent = login_agent(policy(LOOP, key=key), session)
+        return agent.call("login", {"user": "v", "password": "hunter"}, call_id).outcome
+
+    assert [outcome(b"one", "a"), outcome(b"one", "b"), outcome(b"two", "c"), outcome(b"one", "d")] == [
+        "ok",
+        "ok",
+        "ok",
+        "denied",
+    ]
+
+
+def test_the_default_key_is_not_the_name_of_the_session() -> None:
+    """Two sessions of one name make different digests of one call."""
+    governing = policy(LOOP)
+    agents = [Agent(governing, session=Session(clock=FakeClock(), session_id="s")) for _ in range(2)]
+
+    for agent in agents:
+        agent.call("search", {"path": "x"})
+
+    assert len({agent.rulings[-1].facts[0].arguments_digest for agent in agents}) == 2
+
+
+def test_keys_that_left_their_window_make_room() -> None:
+    """A loop with a window passes any number of different calls, one after the other, as on the wire."""
+    agent = Agent(policy(LOOP.replace("tool: {", "within: {ms: 1000}, tool: {")))
+
+    def ask(number: int) -> str:
+        agent.clock.advance(2)
+        return agent.call("search", {"path": str(number)}).outcome
+
+    assert {ask(number) for number in range(700)} == {"ok"}
+    assert sum("\x1f" in row and ":row:" in row for row in agent.session.registers.copy()) < 400
+
+
+def test_keys_that_left_their_window_make_room_after_a_restart_too(tmp_path: Path) -> None:
+    """Keys an earlier process wrote are found by going through the session's registers once."""
+    loop = LOOP.replace("tool: {", "within: {ms: 1000}, tool: {")
+    path = tmp_path / "s.sqlite"
+    clock = FakeClock()
+    for start in (0, 250, 500):
+        with Session.open(path, session_id="s", clock=clock) as session:
+            agent = Agent(policy(loop), session=session)
+            for number in range(start, start + 250):
+                clock.advance(2)
+                assert agent.call("search", {"path": str(number)}, f"c{number}").outcome == "ok"
 
 
 def test_alerts_and_shadow_findings_are_announced() -> None:
