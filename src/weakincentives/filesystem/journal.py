@@ -113,11 +113,16 @@ class Slot:
 
     def __init__(self, name: str, folder: int) -> None:
         self.name = name
+        self.fd = self.log = self.locks = -1
         os.mkdir(name, 0o700, dir_fd=folder)
-        self.fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        self.log = os.open("log", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
-        fcntl.flock(self.log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.locks = os.open(_PATHS, os.O_RDWR | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            self.fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            self.log = os.open("log", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+            fcntl.flock(self.log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.locks = os.open(_PATHS, os.O_RDWR | os.O_CLOEXEC, dir_fd=folder)
+        except BaseException:
+            self.close()
+            raise
         self.end = 0
         self._counter = itertools.count()
 
@@ -143,7 +148,8 @@ class Slot:
 
     def close(self) -> None:
         for fd in (self.locks, self.log, self.fd):
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
 
 
 _LOCK = "lock"
@@ -254,13 +260,13 @@ class Transaction:
         if slot is None:
             return
         journal = self.journal
+        usable = True
         if slot.end:
             try:
                 slot.cut()
                 journal.sync(slot.log)
             except OSError:
-                journal.fail()
-                raise
+                usable = self._cut_otherwise(slot)
         # What was displaced is of no use any more, unless somebody has a snapshot from before.
         if keep and (journal.snapshots or journal.has_old):
             journal.remember(slot, steps)
@@ -270,7 +276,17 @@ class Transaction:
                     _discard(slot.fd, step.kept)
         _release(slot.locks)
         self._slot = None
-        journal.give_back(slot)
+        journal.give_back(slot, usable=usable)
+
+    def _cut_otherwise(self, slot: Slot) -> bool:
+        """A slot without a log is decided as well; it serves nobody any more."""
+        try:
+            os.unlink("log", dir_fd=slot.fd)
+        except OSError:
+            self.strand()
+            self.journal.fail()
+            raise
+        return False
 
 
 @final
@@ -564,9 +580,9 @@ class Journal:
             self._slots[slot.name] = slot
             return slot
 
-    def give_back(self, slot: Slot) -> None:
+    def give_back(self, slot: Slot, *, usable: bool = True) -> None:
         with self._mutex:
-            self._free.append(slot)
+            (self._free if usable else self.stranded).append(slot)
 
     @property
     def busy(self) -> bool:
@@ -615,21 +631,25 @@ class Journal:
                 return False
             except NotADirectoryError:
                 raise JournalError(f"Cannot use {self._path} as a journal: it is not a directory.") from None
+            guard = -1
             try:
                 if os.fstat(fd).st_dev != os.fstat(self._anchor.fd).st_dev:
                     raise JournalError(f"Cannot use {self._path} as a journal of {self.root}: it is on another disk.")
-                self._guard = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd)
+                guard = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd)
                 os.close(os.open(_PATHS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd))
                 ignore = os.open(_IGNORE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd)
-                os.write(ignore, b"*\n")
-                os.close(ignore)
-            except FileNotFoundError:  # removed between the two
-                os.close(fd)
-                continue
-            except BaseException:
-                os.close(fd)
+                try:
+                    os.write(ignore, b"*\n")
+                finally:
+                    os.close(ignore)
+            except BaseException as error:
+                for each in (guard, fd):
+                    if each >= 0:
+                        os.close(each)
+                if isinstance(error, FileNotFoundError):  # the folder was removed between the two
+                    continue
                 raise
-            self._fd = fd
+            self._fd, self._guard = fd, guard
             return True
 
     def _close_folder(self) -> None:

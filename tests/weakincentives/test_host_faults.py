@@ -1,0 +1,255 @@
+"""Every call to the system fails once, in each phase of a transaction on disk: nothing is lost, and nothing is half there."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weakincentives.errors import FilesystemError, RollbackError
+from weakincentives.filesystem import FileAccessError, HostFilesystem, JournalError, anchor, host, journal
+from weakincentives.filesystem.anchor import JOURNAL_NAME
+from weakincentives.transaction import Scope
+
+from .disk_tree import DiskTree, disk_tree, make_tree
+
+FAILING = {
+    *("open", "link", "rename", "unlink", "mkdir", "rmdir", "symlink", "readlink", "stat", "fstat", "pwrite", "write"),
+    *("ftruncate", "listdir", "read", "fchmod", "chmod", "dup"),
+}
+
+
+class FragileSystem:
+    """The `os` module, whose n-th call after arming fails."""
+
+    def __init__(self) -> None:
+        self.left = -1
+        self.fired = ""
+        self.broken: frozenset[str] = frozenset()
+        """Calls that fail always."""
+
+    def arm(self, number: int) -> None:
+        self.left = number
+        self.fired = ""
+
+    def __getattr__(self, name: str) -> Any:
+        real: Any = getattr(os, name)
+        if name not in FAILING:
+            return real
+
+        def call(*args: Any, **named: Any) -> Any:
+            if name in self.broken:
+                raise OSError(errno.EIO, "Input/output error")
+            if self.left > 0:
+                self.left -= 1
+                if self.left == 0:
+                    self.fired = name
+                    raise OSError(errno.EIO, "Input/output error")
+            return real(*args, **named)
+
+        return call
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> FragileSystem:
+    fragile = FragileSystem()
+    for module in (anchor, host, journal):
+        monkeypatch.setattr(module, "os", fragile)
+    return fragile
+
+
+def _change(fs: HostFilesystem) -> None:
+    fs.write("a.txt", "changed")
+    fs.write("new/deep/file.txt", "new")
+    fs.append("src/main.py", "more")
+    fs.delete("docs/deep", recursive=True)
+    fs.move("src", "source")
+    fs.copy("nested", "copied")
+    fs.write("soft.txt", "again")
+    fs.delete("empty", recursive=True)
+
+
+def _within(call: Scope, act: Callable[[], object]) -> None:
+    token = call.activate()
+    try:
+        act()
+    finally:
+        Scope.deactivate(token)
+
+
+def _reopened(root: Path, fs: HostFilesystem) -> DiskTree:
+    """What the next opening makes of it."""
+    fs.close()
+    HostFilesystem(root).close()
+    assert not (root / JOURNAL_NAME).exists()
+    return disk_tree(root)
+
+
+def test_a_write_that_fails_anywhere_is_rolled_back(tmp_path: Path, system: FragileSystem) -> None:
+    """Whatever call fails while files are changed, the error is a filesystem's own and the rollback is complete."""
+    number, fired = 0, set[str]()
+    while True:
+        number += 1
+        root = tmp_path / "root"
+        make_tree(root)
+        before = disk_tree(root)
+        fs = HostFilesystem(root)
+        call = Scope()
+        system.arm(number)
+        with suppress(FilesystemError, RollbackError):
+            _within(call, lambda fs=fs: _change(fs))
+        system.left = -1
+        call.rollback()
+        assert disk_tree(root) == before, f"{system.fired}, call {number}"
+        assert _reopened(root, fs) == before
+        shutil.rmtree(root)
+        if not system.fired:
+            break
+        fired.add(system.fired)
+    assert fired >= {"open", "link", "rename", "mkdir", "stat", "pwrite", "write", "unlink"}
+
+
+def test_a_rollback_that_fails_anywhere_is_finished_later(tmp_path: Path, system: FragileSystem) -> None:
+    """Whatever call fails during a rollback, it says so or succeeds; the next opening finds the tree as before."""
+    number, told = 0, 0
+    while True:
+        number += 1
+        root = tmp_path / "root"
+        make_tree(root)
+        before = disk_tree(root)
+        fs = HostFilesystem(root)
+        call = Scope()
+        _within(call, lambda fs=fs: _change(fs))
+        system.arm(number)
+        try:
+            call.rollback()
+        except RollbackError:
+            told += 1
+        else:
+            assert disk_tree(root) == before, f"{system.fired}, call {number}"
+        system.left = -1
+        assert _reopened(root, fs) == before, f"{system.fired}, call {number}"
+        shutil.rmtree(root)
+        if not system.fired:
+            break
+    assert told > 5
+
+
+def test_a_commit_that_fails_anywhere_is_whole(
+    tmp_path: Path, system: FragileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever call fails during a commit, the tree is the changed one, also for the next opening, and work goes on."""
+    caplog.set_level(logging.CRITICAL)
+    number = 0
+    while True:
+        number += 1
+        root = tmp_path / "root"
+        make_tree(root)
+        fs = HostFilesystem(root)
+        call = Scope()
+        _within(call, lambda fs=fs: _change(fs))
+        after = _entries(root)
+        system.arm(number)
+        call.commit()
+        system.left = -1
+        fs.write("later", "x")
+        fs.delete("later")
+        fs.close()
+        HostFilesystem(root).close()
+        assert _entries(root) == after, f"{system.fired}, call {number}"
+        shutil.rmtree(root)
+        if not system.fired:
+            break
+    assert number > 5
+
+
+def _entries(root: Path) -> DiskTree:
+    """The tree without the number of names a file has: the journal may still hold one."""
+    return {path: entry[:3] for path, entry in disk_tree(root).items()}
+
+
+def test_a_journal_that_cannot_be_ended_refuses_further_writes(
+    tmp_path: Path, system: FragileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the end of a transaction can be written in no way, nothing is built on it; the owner is told what to do."""
+    caplog.set_level(logging.CRITICAL)
+    fs = HostFilesystem(tmp_path)
+    call = Scope()
+    _within(call, lambda: fs.write("a", "x"))
+    system.broken = frozenset({"ftruncate", "unlink"})
+    call.commit()
+    system.broken = frozenset()
+    with pytest.raises(JournalError) as refused:
+        fs.write("b", "next")
+    assert str(refused.value) == (
+        f"Cannot write to {tmp_path}: its journal {tmp_path}/{JOURNAL_NAME} could not be written earlier. "
+        "Open the filesystem anew."
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_what_the_system_denies_is_told(tmp_path: Path) -> None:
+    """A file of somebody else can neither be read nor replaced by the trick of a rename, and the words say so."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "secret").write_text("x")
+    (root / "secret").chmod(0o600)
+    (root / "fixed").write_text("x")
+    root.chmod(0o777)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    heard, says = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.seteuid(65534)
+            fs = HostFilesystem(root)
+            for act in (lambda: fs.read("secret"), lambda: fs.write("fixed", "y"), lambda: fs.append("secret", "y")):
+                try:
+                    act()
+                except FileAccessError as error:
+                    os.write(says, f"{error}\n".encode())
+            os.write(says, f"{fs.is_readonly('fixed')} {fs.stat('fixed').readonly}".encode())
+        finally:
+            os._exit(0)
+    os.close(says)
+    os.waitpid(child, 0)
+    said = os.read(heard, 4096).decode().splitlines()
+    os.close(heard)
+    assert said == [
+        "Cannot read secret: the system denies access",
+        "Choose another path.",
+        "Cannot write fixed: the system denies access",
+        "Choose another path.",
+        "Cannot write secret: the system denies access",
+        "Choose another path.",
+        "True True",
+    ]
+
+
+def test_a_journal_elsewhere_than_on_the_disk_is_refused(tmp_path: Path) -> None:
+    """What could not be renamed back is refused before anything is changed."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second disk here")
+    folder = other / f"journal-{os.getpid()}"
+    fs = HostFilesystem(tmp_path, journal=folder)
+    try:
+        with pytest.raises(JournalError) as refused:
+            fs.write("a", "x")
+    finally:
+        shutil.rmtree(folder)
+    assert str(refused.value) == f"Cannot use {folder} as a journal of {tmp_path}: it is on another disk."
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError) as refused:
+        HostFilesystem(tmp_path, journal=tmp_path / "file")
+    assert str(refused.value) == f"Cannot use {tmp_path}/file as a journal: it is not a directory."
