@@ -223,6 +223,16 @@ def test_a_failure_has_code_and_both_streams_and_keeps_nothing(files: InMemoryFi
     assert (event.outcome, event.result.value.exit_code) == ("failed", 7)
 
 
+def test_a_change_that_the_filesystem_refuses_fails_the_call() -> None:
+    """In its own words, with what the command printed, and without the other changes."""
+    files = InMemoryFilesystem({"keep.lock": "locked"}, readonly="*.lock")
+    assert shell("echo out; echo x > new; echo x > keep.lock", files).text == (
+        "The command succeeded, but nothing it changed was kept, because of this: Cannot change keep.lock: it is read-only\n"
+        "Copy it to another path and work on the copy.\n\nstdout:\nout"
+    )
+    assert (files.list(), files.read("keep.lock")) == (["keep.lock"], "locked")
+
+
 def test_exit_code_137_says_what_it_probably_means(files: InMemoryFilesystem) -> None:
     """The kernel gives no other reason."""
     assert shell("exit 137", files).text == (

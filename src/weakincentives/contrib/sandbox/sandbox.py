@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping
 
 from ...clock import SYSTEM_CLOCK
-from ...errors import ToolValidationError
+from ...errors import FilesystemError, ToolValidationError
 from ...filesystem import Filesystem
 from ...frozen import frozen
 from .backend import Backend, Job
@@ -101,6 +101,11 @@ class Sandbox:
                     return Outcome(ended, tuple(apply_changes(changes, fs)))
                 except ChangesRefusedError as error:
                     return Outcome(ended, refused=str(error))
+                except FilesystemError as error:
+                    return Outcome(
+                        ended,
+                        refused=f"The command succeeded, but nothing it changed was kept, because of this: {error}",
+                    )
         finally:
             workspace.lock.release()
 
