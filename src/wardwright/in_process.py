@@ -193,7 +193,7 @@ class _Feed:
         """Rises with everything that is ruled and kept."""
         self.heads: dict[str, tuple[Any, Head]] = {}
         """The head of each scope beside the row it was read from."""
-        self.before = (b"", "")
+        self.before: tuple[bytes, str] = (b"", "")
         """Digest of the stand-in for what earlier requests carried, beside the key it was made with."""
         self.clear: dict[str, str] = {}
         """Arguments that hold secrets, by call, for as long as a request may show them: judged, and kept nowhere else."""
@@ -249,8 +249,8 @@ class _Rows:
         keys = self._keys.get(self._scope)
         if keys is None:
             start = len(self._prefix)
-            rows = (row[start:].split("\x1f", 1) for row in self._values.copy() if row.startswith(self._prefix))
-            keys = self._keys[self._scope] = {(rule, sub): None for rule, sub in rows}
+            rows = (row[start:].partition("\x1f") for row in self._values.copy() if row.startswith(self._prefix))
+            keys = self._keys[self._scope] = dict.fromkeys((rule, sub) for rule, _, sub in rows)
         for key in keys:
             value = self.get(key)
             if value is not None:
@@ -667,7 +667,8 @@ def _loaded(rows: Sequence[Sequence[Any]] | None, clear: Mapping[str, str]) -> l
         if kind != "secret":
             items.append(_ITEMS[kind](*fields))
         elif fields[0] in clear:
-            items.append(CallItem(*fields, clear[fields[0]]))
+            call_id, name = fields
+            items.append(CallItem(call_id, name, clear[call_id]))
     return items
 
 
