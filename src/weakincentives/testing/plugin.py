@@ -12,6 +12,9 @@ from ..prompt import ToolContext
 from ..runtime import Session, ToolOutcome
 from . import FakeClock, make_context, make_session, make_vfs, run_tool
 
+# The kit asserts like a test module, so its failures are explained like one's.
+pytest.register_assert_rewrite("weakincentives.testing.adapter_kit")
+
 
 @pytest.fixture
 def wink_clock() -> FakeClock:
