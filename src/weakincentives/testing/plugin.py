@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -13,7 +14,9 @@ from ..runtime import Session, ToolOutcome
 from . import FakeClock, make_context, make_session, make_vfs, run_tool
 
 # The kit asserts like a test module, so its failures are explained like one's.
-pytest.register_assert_rewrite("weakincentives.testing.adapter_kit")
+_KIT = "weakincentives.testing.adapter_kit"
+if _KIT not in sys.modules:
+    pytest.register_assert_rewrite(_KIT)
 
 
 @pytest.fixture
