@@ -6,15 +6,25 @@ import errno
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from weakincentives.errors import FilesystemError, RollbackError
-from weakincentives.filesystem import FileAccessError, HostFilesystem, JournalError, anchor, host, journal
+from weakincentives.filesystem import (
+    FileAccessError,
+    FileBusyError,
+    HostFilesystem,
+    JournalError,
+    anchor,
+    host,
+    journal,
+)
 from weakincentives.filesystem.anchor import JOURNAL_NAME
 from weakincentives.transaction import Scope
 
@@ -192,6 +202,67 @@ def test_a_journal_that_cannot_be_ended_refuses_further_writes(
         f"Cannot write to {tmp_path}: its journal {tmp_path}/{JOURNAL_NAME} could not be written earlier. "
         "Open the filesystem anew."
     )
+
+
+class Interrupt:
+    """Raises Ctrl-C before the n-th line that the journal and its filesystem execute."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(("/filesystem/journal.py", "/filesystem/host.py")):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("phase", ["change", "rollback", "commit"])
+def test_an_interrupt_anywhere_leaves_the_tree_before_or_after(tmp_path: Path, phase: str) -> None:
+    """Interrupted before any line, a change or rollback ends as before, a commit as after; others can write then."""
+    number, fired, stuck = 0, True, 0
+    while fired:
+        number += 3 if phase == "change" else 1
+        root = tmp_path / "root"
+        make_tree(root)
+        before = _entries(root)
+        fs = HostFilesystem(root)
+        call = Scope()
+        interrupt, tracing = Interrupt(number), sys.gettrace()
+        end = call.commit if phase == "commit" else call.rollback
+
+        def change(fs: HostFilesystem = fs) -> None:
+            fs.write("a.txt", "changed")
+            fs.write("new/file.txt", "new")
+            fs.delete("docs", recursive=True)
+            fs.move("src", "source")
+
+        if phase != "change":
+            _within(call, change)
+        after = _entries(root)
+        sys.settrace(interrupt)
+        with suppress(KeyboardInterrupt):
+            if phase == "change":
+                _within(call, change)
+            else:
+                end()
+        sys.settrace(tracing)
+        fired = interrupt.left <= 0
+        if phase == "change":
+            end()
+        assert _entries(root) == (after if phase == "commit" and call.committed else before), number
+        try:
+            fs.write("a.txt", "others")
+        except FileBusyError:
+            stuck += 1
+        fs.close()
+        HostFilesystem(root).close()
+        shutil.rmtree(root)
+    # Before its first statement nobody can catch it: a commit interrupted there is settled by the next process.
+    assert (number > 20, stuck <= (1 if phase == "commit" else 0)) == (True, True)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -258,7 +258,7 @@ class HostFilesystem(Filesystem):
                     inside = self._inside(place, path)
                     if inside and not recursive:
                         raise DirectoryNotEmptyError.at(path)
-                work.remove(place.fd, place.path, place.name)
+                work.remove(place.fd, place.path, place.name, whole=place.kind == "directory")
             return [path, *inside]
 
         self._change("delete", path, remove)

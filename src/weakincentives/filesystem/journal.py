@@ -275,8 +275,8 @@ class Transaction:
                 if step.kept:
                     _discard(slot.fd, step.kept)
         _release(slot.locks)
-        self._slot = None
         journal.give_back(slot, usable=usable)
+        self._slot = None
 
     def _cut_otherwise(self, slot: Slot) -> bool:
         """A slot without a log is decided as well; it serves nobody any more."""
@@ -377,13 +377,13 @@ class Work:
                 os.unlink(temporary, dir_fd=slot.fd)
         self.ours.add(path)
 
-    def remove(self, fd: int, path: str, name: str) -> None:
+    def remove(self, fd: int, path: str, name: str, *, whole: bool = True) -> None:
         """Take a file, link or whole directory out of the tree."""
         slot = self.txn.slot
         kept = slot.fresh()
         self._begin("remove", path, kept)
         os.rename(name, kept, src_dir_fd=fd, dst_dir_fd=slot.fd)
-        self._disown(path)
+        self._disown(path, whole=whole)
 
     def mkdir(self, fd: int, path: str, name: str, mode: int = 0o777) -> None:
         step = self._begin("mkdir", path)
@@ -404,10 +404,13 @@ class Work:
     def move(self, fd: int, path: str, name: str, target_fd: int, target: str, target_name: str) -> None:
         self._begin("move", path, "", target)
         os.rename(name, target_name, src_dir_fd=fd, dst_dir_fd=target_fd)
-        self._disown(path)
+        self._disown(path, whole=True)
 
-    def _disown(self, path: str) -> None:
-        self.ours = {other for other in self.ours if other != path and not other.startswith(path + "/")}
+    def _disown(self, path: str, *, whole: bool) -> None:
+        """What has this name next, or lies below it if a whole directory went, was not written here."""
+        self.ours.discard(path)
+        if whole and self.ours:
+            self.ours = {other for other in self.ours if other != path and not other.startswith(path + "/")}
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 
@@ -420,22 +423,24 @@ class Work:
         txn = self.txn
         causes: list[Exception] = []
         left: list[tuple[Work, Step]] = []
-        while works:
-            work = max(works, key=lambda each: each.steps[-1].number if each.steps else 0)
-            if not work.steps or work.steps[-1].number <= number:
-                break
-            step = work.steps[-1]
-            try:
-                txn.journal.undo(txn.slot, step)
-            except OSError as error:
-                error.add_note(f"while undoing: {step.verb} {shown(step.path)}")
-                causes.append(error)
-                left.append((work, step))
-            work.steps.pop()
-        for work, step in reversed(left):  # nothing is lost: a later attempt, or the next opening, tries again
-            work.steps.append(step)
-        for work in works:
-            work.ours.clear()
+        try:
+            while works:
+                work = max(works, key=lambda each: each.steps[-1].number if each.steps else 0)
+                if not work.steps or work.steps[-1].number <= number:
+                    break
+                step = work.steps[-1]
+                try:
+                    txn.journal.undo(txn.slot, step)
+                except OSError as error:
+                    error.add_note(f"while undoing: {step.verb} {shown(step.path)}")
+                    causes.append(error)
+                    left.append((work, step))
+                work.steps.pop()
+        finally:  # nothing is lost: a later attempt, or the next opening, tries again
+            for work, step in reversed(left):
+                work.steps.append(step)
+            for work in works:
+                work.ours.clear()
         if causes:
             raise RollbackError(_NOT_UNDONE, causes)
 
@@ -466,6 +471,15 @@ class Work:
         pass
 
     def commit(self) -> None:
+        try:
+            self._commit()
+        except OSError:
+            raise
+        except BaseException:  # a signal comes once: what is decided must be written
+            self._commit()
+            raise
+
+    def _commit(self) -> None:
         txn = self.txn
         with txn.mutex:
             self.closed = True
@@ -474,8 +488,8 @@ class Work:
             if self.parent is not None:  # a filesystem that ends with a nested call: the tree does not
                 self._merge_into(self.parent)
                 return
-            txn.live.remove(self)
             txn.finish(self.steps, keep=True)
+            txn.live.remove(self)
 
     def rollback(self) -> None:
         txn = self.txn
@@ -490,12 +504,13 @@ class Work:
                 if self.parent is None:
                     txn.strand()
                 raise
-            for work in [work for work in txn.live if self in work.line()]:
-                work.closed = work.undone = True
-                txn.live.remove(work)
             if self.parent is None:
                 txn.journal.sync_directories(changed)
                 txn.finish((), keep=False)
+            # Last, so that an interrupted rollback can be run again.
+            for work in [work for work in txn.live if self in work.line()]:
+                work.closed = work.undone = True
+                txn.live.remove(work)
 
     def merge(self, parent: Scope, /) -> None:
         with self.txn.mutex:
@@ -508,15 +523,19 @@ class Work:
 
     def _merge_into(self, outer: Work) -> None:
         slot = self.txn._slot
+        kept: list[Step] = []
         for step in self.steps:
             # An older state of the file is kept already.
             if step.verb == "replace" and step.path in outer.ours and slot is not None:
                 _discard(slot.fd, step.kept)
             else:
-                outer.steps.append(step)
+                kept.append(step)
             if step.verb in ("remove", "move"):
-                outer._disown(step.path)
-        outer.steps.sort(key=_number)  # scopes that ran side by side
+                outer._disown(step.path, whole=True)
+        side_by_side = kept and outer.steps and outer.steps[-1].number > kept[0].number
+        outer.steps += kept
+        if side_by_side:
+            outer.steps.sort(key=_number)
         self.steps = []
         self.txn.live.remove(self)
 
@@ -582,7 +601,9 @@ class Journal:
 
     def give_back(self, slot: Slot, *, usable: bool = True) -> None:
         with self._mutex:
-            (self._free if usable else self.stranded).append(slot)
+            pile = self._free if usable else self.stranded
+            if slot not in pile:  # an interrupted end is run again
+                pile.append(slot)
 
     @property
     def busy(self) -> bool:
