@@ -916,7 +916,7 @@ class _Batch:
                 self.error = self.error or error
 
     def results(self) -> list[ToolOutcome]:
-        _record_unstarted(self.left, self.run)
+        record_unstarted(self.left, self.run)
         if self.error is not None:
             raise self.error
         return [self.outcomes[index] for index in range(len(self.calls))]
@@ -935,7 +935,7 @@ def execute_tools(
     outcomes: list[ToolOutcome] = []
     started = 0
     try:
-        for group in _groups(calls, run):
+        for group in groups(calls, run):
             started += len(group)
             if len(group) == 1:
                 outcomes.append(drive(pipeline(group[0], run, SYNC)))
@@ -946,7 +946,7 @@ def execute_tools(
                 job.wait(None)
             outcomes.extend(batch.results())
     except BaseException:
-        _record_unstarted(calls[started:], run)
+        record_unstarted(calls[started:], run)
         raise
     return outcomes
 
@@ -964,7 +964,7 @@ async def aexecute_tools(
     outcomes: list[ToolOutcome] = []
     started = 0
     try:
-        for group in _groups(calls, run):
+        for group in groups(calls, run):
             started += len(group)
             if len(group) == 1:
                 outcomes.append(await pipeline(group[0], run, ASYNC))
@@ -980,7 +980,7 @@ async def aexecute_tools(
                 await asyncio.gather(*lanes, return_exceptions=True)
             outcomes.extend(batch.results())
     except BaseException:
-        _record_unstarted(calls[started:], run)
+        record_unstarted(calls[started:], run)
         raise
     return outcomes
 
@@ -989,22 +989,23 @@ def _run_lane(batch: _Batch) -> None:
     drive(batch.lane(SYNC))
 
 
-def _groups(calls: Sequence[ToolCall], run: Run) -> Sequence[list[ToolCall]]:
+def groups(calls: Sequence[ToolCall], run: Run) -> Sequence[list[ToolCall]]:
     """Neighbouring calls of read-only tools form one group; every other call is a group of its own."""
-    groups: list[list[ToolCall]] = []
+    found: list[list[ToolCall]] = []
     open_group = False
     for call in calls:
         binding = _find(call, run)
         reads = binding is not None and binding.tool.effects == "none"
         if reads and open_group:
-            groups[-1].append(call)
+            found[-1].append(call)
         else:
-            groups.append([call])
+            found.append([call])
         open_group = reads
-    return groups
+    return found
 
 
-def _record_unstarted(calls: Sequence[ToolCall], run: Run) -> None:
+def record_unstarted(calls: Sequence[ToolCall], run: Run) -> None:
+    """Record calls that never began because one before them ended the run."""
     for call in calls:
         attempt = _Attempt(call, run)
         attempt.fail(
