@@ -6,7 +6,9 @@ import errno
 import logging
 import os
 import shutil
+import struct
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +46,7 @@ class FragileSystem:
         self.fired = ""
         self.broken: frozenset[str] = frozenset()
         """Calls that fail always."""
+        self.reason = errno.EIO
 
     def arm(self, number: int) -> None:
         self.left = number
@@ -56,7 +59,7 @@ class FragileSystem:
 
         def call(*args: Any, **named: Any) -> Any:
             if name in self.broken:
-                raise OSError(errno.EIO, "Input/output error")
+                raise OSError(self.reason, os.strerror(self.reason))
             if self.left > 0:
                 self.left -= 1
                 if self.left == 0:
@@ -324,3 +327,54 @@ def test_a_journal_elsewhere_than_on_the_disk_is_refused(tmp_path: Path) -> None
     with pytest.raises(JournalError) as refused:
         HostFilesystem(tmp_path, journal=tmp_path / "file")
     assert str(refused.value) == f"Cannot use {tmp_path}/file as a journal: it is not a directory."
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        (
+            errno.EXDEV,
+            "Cannot change a.txt: it lies on another disk than the top directory\n"
+            "Copy it to another path and work on the copy.",
+        ),
+        (errno.EIO, "Cannot write a.txt: Input/output error\nThis call changed nothing there."),
+        (errno.EROFS, "Cannot write a.txt: Read-only file system\nThis call changed nothing there."),
+        (errno.EACCES, "Cannot write a.txt: the system denies access\nChoose another path."),
+    ],
+)
+def test_what_the_disk_refuses_is_told(tmp_path: Path, system: FragileSystem, reason: int, message: str) -> None:
+    """The model reads what is wrong with the disk, and that nothing was changed."""
+    make_tree(tmp_path)
+    before = disk_tree(tmp_path)
+    fs = HostFilesystem(tmp_path)
+    system.broken, system.reason = frozenset({"link"}), reason
+    with pytest.raises(FilesystemError) as refused:
+        fs.write("a.txt", "x")
+    assert (str(refused.value), disk_tree(tmp_path)) == (message, before)
+
+
+def test_a_disk_without_hard_links_is_served_too(tmp_path: Path, system: FragileSystem) -> None:
+    """Where a file cannot have two names it is renamed away before it is replaced, and comes back all the same."""
+    make_tree(tmp_path)
+    before = disk_tree(tmp_path)
+    fs = HostFilesystem(tmp_path)
+    system.broken, system.reason = frozenset({"link"}), errno.EPERM
+    call = Scope()
+    _within(call, lambda: _change(fs))
+    assert (tmp_path / "a.txt").read_text() == "again"
+    call.rollback()
+    assert disk_tree(tmp_path) == before
+
+
+def test_a_journal_of_a_newer_program_is_refused(tmp_path: Path) -> None:
+    """What is not understood is neither undone nor thrown away."""
+    slot = tmp_path / JOURNAL_NAME / "0123456789abcdef"
+    slot.mkdir(parents=True)
+    payload = b"exchange\0a\0b"
+    (slot / "log").write_bytes(struct.pack("<II", len(payload), zlib.crc32(payload)) + payload)
+    with pytest.raises(JournalError) as refused:
+        HostFilesystem(tmp_path)
+    assert str(refused.value) == (
+        f"Cannot recover {tmp_path}: its journal {tmp_path}/{JOURNAL_NAME} was written by a newer program."
+    )
+    assert (slot / "log").stat().st_size == 8 + len(payload)
