@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +83,22 @@ def test_open_and_pathlib_work_in_monty() -> None:
     outcome = run("monty", code, fs=fs)
     assert outcome.text == "Value: (['1\\n', '2\\n'], 'new', True, ['a', 'c', 'd', 'e'], ['e/b'], 3)"
     assert fs.read("e/b") == "x"
+
+
+def test_code_runs_in_the_root() -> None:
+    """Where the interpreter puts the working directory is its own affair: code is told the root, and paths of it work."""
+    code = "import os\nfrom pathlib import Path\nprint(Path.cwd() / 'a.txt')\nprint((Path.cwd() / 'a.txt').read_text())\nos.getcwd()"
+    assert run("monty", code, fs=make_vfs({"a.txt": "text"})).text == "Output:\n/a.txt\ntext\n\nValue: '/'"
+
+
+def test_a_program_ends_well_right_after_an_evaluation() -> None:
+    """The client's threads are not cut off in the middle of their last words, which would abort the process."""
+    program = (
+        "from weakincentives.contrib.tools import AstevalSection\nfrom weakincentives.testing import run_tool\n"
+        "tool = AstevalSection().tools[0]\nfor _ in range(5): assert run_tool(tool, {'code': '1'}).success"
+    )
+    ends = [subprocess.run([sys.executable, "-c", program], check=False).returncode for _ in range(4)]
+    assert ends == [0, 0, 0, 0]
 
 
 @both

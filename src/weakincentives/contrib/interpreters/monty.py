@@ -8,20 +8,29 @@ Cancelling the evaluation kills the process.
 
 from __future__ import annotations
 
+import atexit
 import secrets
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from ...clock import SYSTEM_CLOCK
 from ...errors import FilesystemError
-from ...filesystem import FileAlreadyExistsError
+from ...filesystem import FileAlreadyExistsError, PathEscapeError
 from .evaluation import Ending, Evaluation, EvaluationLimits, Failure, Output, cut, one_line, traced
 from .file_access import FileAccess, FilesExhausted
 from .last_expression import keep_last_expression
 
 _GRACE = 1.0
 """Seconds the interpreter has to stop by itself before its process is killed."""
+_LINGER = 0.1
 _CROSSING = ("FileNotFoundError", "FileExistsError", "IsADirectoryError", "NotADirectoryError", "PermissionError", "ValueError")  # fmt: skip
+
+_LEVELS = 64
+_TOP = "/workspace~"
+_HERE = _TOP + "/~" * (_LEVELS - 1)
+"""Where the code runs. The interpreter resolves `..` before it asks, and `/..` is `/`: from so deep below, a path that climbs out
+can be told from one that begins at the root."""
 
 PRELUDE = """
 from pathlib import Path as __Path
@@ -40,6 +49,16 @@ None
 
 async def evaluate(code: str, files: FileAccess, limits: EvaluationLimits, seconds: float) -> Evaluation:
     """Run the code in a new interpreter; it has ended when this returns or raises."""
+    _linger_at_exit()
+    try:
+        found = await _evaluate(code, files, limits, seconds)
+    finally:
+        _exit.last_used = SYSTEM_CLOCK.monotonic()
+    value = None if found.value is None else _as_seen(found.value)
+    return Evaluation(value, _as_seen(found.output), found.failure)
+
+
+async def _evaluate(code: str, files: FileAccess, limits: EvaluationLimits, seconds: float) -> Evaluation:
     import asyncio
 
     import pydantic_monty as monty
@@ -68,7 +87,7 @@ async def evaluate(code: str, files: FileAccess, limits: EvaluationLimits, secon
                 os_policy={"sleep": "zero"},
             ) as session,
         ):
-            await session.feed_start(PRELUDE)
+            await session.feed_start(PRELUDE, cwd=_HERE)
             ends_at = SYSTEM_CLOCK.monotonic() + seconds
             turn: Any = await session.feed_start(source, print_callback=shown)
             while not isinstance(turn, monty.MontyComplete):
@@ -87,6 +106,31 @@ async def evaluate(code: str, files: FileAccess, limits: EvaluationLimits, secon
     except TimeoutError:
         return Evaluation(None, output.text(), _stopped("time", limits, seconds))
     return Evaluation(shown.value(limits.value_chars), output.text())
+
+
+class _Exit:
+    """What the end of the program must know."""
+
+    last_used = 0.0
+    is_watched = False
+
+
+_exit = _Exit()
+
+
+def _linger_at_exit() -> None:
+    """Have the program wait a moment before it ends, if it used the interpreter just then.
+
+    The client's own threads hand over their last results in Python, and one that comes too late for that aborts the process.
+    """
+    if not _exit.is_watched:
+        _exit.is_watched = True
+        atexit.register(_linger)
+
+
+def _linger() -> None:
+    if SYSTEM_CLOCK.monotonic() - _exit.last_used < _LINGER:
+        threading.Event().wait(_LINGER)
 
 
 class _Shown:
@@ -149,8 +193,24 @@ async def _answer(turn: Any, files: FileAccess, monty: Any) -> Any:
 
 
 def _path(turn: Any, at: int = 0) -> str:
+    """The path as the filesystem takes it; raises for one that climbs out of where the code runs."""
     given = turn.args[at]
-    return str(given.path if hasattr(given, "mode") else given)
+    path = str(given.path if hasattr(given, "mode") else given)
+    if path == _HERE or path.startswith(f"{_HERE}/"):
+        return path[len(_HERE) :] or "/"
+    if path == _TOP or path.startswith(f"{_TOP}/"):
+        parts = path.split("/")[1:]
+        kept = next(
+            (at for at, (one, other) in enumerate(zip(parts, _HERE.split("/")[1:], strict=False)) if one != other),
+            len(parts),
+        )
+        raise PathEscapeError.at("/".join((*[".."] * (_LEVELS - kept), *parts[kept:])))
+    return path
+
+
+def _as_seen(text: str) -> str:
+    """The place where the code runs is the root to everybody."""
+    return text.replace(f"{_HERE}/", "/").replace(_HERE, "/") if _HERE in text else text
 
 
 def _open(files: FileAccess, turn: Any, monty: Any) -> object:
@@ -235,6 +295,7 @@ def _failure(error: Any, code: str, limits: EvaluationLimits, seconds: float) ->
         return _stopped("time", limits, seconds)
     if kind == "MemoryError":
         return _stopped("memory", limits, seconds)
+    said = _as_seen(said)
     frames = [(frame.line, _function(frame)) for frame in error.traceback() if frame.filename == "<python-input-1>"]
     trace = traced(code, frames)
     if frames and not trace:
