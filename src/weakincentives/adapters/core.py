@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import field, replace
@@ -368,13 +369,16 @@ class _OutputForm(Generic[FormT]):
 
     @property
     def instructions(self) -> str:
-        if self.schema is None:
-            return ""
-        schema = json.dumps(self.schema, ensure_ascii=False)
-        return f"Give your final answer as one JSON value that fits this JSON Schema, and nothing else:\n{schema}"
+        return "" if self.schema is None else output_instructions(self.schema)
 
     def parse(self, text: str) -> FormT:
         return cast("FormT", text) if self._parser is None else self._parser.parse_json(_unfenced(text))
+
+
+def output_instructions(schema: dict[str, Any]) -> str:
+    """How the prompt's text asks for an answer of this form; an adapter says it where its provider takes no schema."""
+    told = json.dumps(schema, ensure_ascii=False)
+    return f"Give your final answer as one JSON value that fits this JSON Schema, and nothing else:\n{told}"
 
 
 def _unfenced(text: str) -> str:
@@ -389,7 +393,13 @@ class Driver:
     """How the loop waits: by blocking this thread."""
 
     async def send(self, adapter: ProviderAdapter, turn: Turn) -> ModelReply:
-        return adapter.send(turn)
+        if turn.deadline is None:
+            return adapter.send(turn)
+        # Clients limit single reads, not the whole; a request that outlives the run is left behind on its thread.
+        job = workers.submit(partial(adapter.send, turn))
+        if not job.wait(min(turn.deadline.remaining_seconds, threading.TIMEOUT_MAX)):
+            raise _unanswered(turn.deadline)
+        return job.value()
 
     async def execute(self, calls: Sequence[ToolCall], surroundings: dict[str, Any]) -> list[ToolOutcome]:
         return execute_tools(calls, **surroundings)
@@ -430,11 +440,15 @@ async def _in_time(reply: Coroutine[Any, Any, ModelReply], deadline: Deadline) -
     except TimeoutError as error:
         if not timeout.expired():
             raise
-        at = deadline.at.isoformat(timespec="milliseconds")
-        raise DeadlineExceededError(
-            f"Deadline exceeded: the run had to end by {at}, and the model had not replied. "
-            "It cannot go on; start a new run with a later deadline."
-        ) from error
+        raise _unanswered(deadline) from error
+
+
+def _unanswered(deadline: Deadline) -> DeadlineExceededError:
+    at = deadline.at.isoformat(timespec="milliseconds")
+    return DeadlineExceededError(
+        f"Deadline exceeded: the run had to end by {at}, and the model had not replied. "
+        "It cannot go on; start a new run with a later deadline."
+    )
 
 
 def _refuse_others(prompt: object, session: object) -> None:
