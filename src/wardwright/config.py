@@ -145,6 +145,13 @@ class Problems:
             self.error(node, "must not be empty")
         return node.value
 
+    def name(self, node: Node) -> str:
+        """Text that names something in headers, logs and notes: on one line, as it looks."""
+        name = self.text(node)
+        if name.strip() != name or not name.isprintable():
+            self.error(node, f"{name!r} cannot be a name: it has spaces around it, or what cannot be printed")
+        return name
+
     def texts(self, node: Node, *, empty: bool = False) -> tuple[str, ...]:
         """One text or a list of them."""
         if isinstance(node.value, tuple):
@@ -312,7 +319,7 @@ def parse_config(text: str, file: str = "<text>") -> Config:
 def _model(node: Node, problems: Problems, required: tuple[str, ...]) -> ModelConfig:
     optional = tuple(key for key in MODEL_KEYS if key not in required)
     sections = problems.mapping(node, required, optional)
-    model_id = problems.text(sections["model_id"]) if "model_id" in sections else ""
+    model_id = problems.name(sections["model_id"]) if "model_id" in sections else ""
     return ModelConfig(model_id or "default", node, sections)
 
 

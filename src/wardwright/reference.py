@@ -84,11 +84,14 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "after": ("", "`{tool: matcher}`: the earlier event."),
     "before": ("none", "`{tool: matcher}`: the later event."),
     "then": ("none", "`{tool: matcher, action: …}`: the later event and what happens to it."),
-    "until": ("nothing", "What clears it: `state`, `tool`, `user_turn: true` or `clean_turn: true`."),
+    "until": (
+        "nothing",
+        "What clears it: `state`, `tool`, `user_turn: true` (any new text in the user's role) or `clean_turn: true`.",
+    ),
     "schema": ("the declared schema", "A JSON Schema."),
     "limits": ("", f"At least one of {', '.join(BUDGET_DIMENSIONS)}."),
     "reserve": ("none", "What a request sets aside until its reply settles it: `tokens`, `seconds`, `price`."),
-    "match": ("", "Regular expression (linear time), searched in each text."),
+    "match": ("", "Regular expression (linear time), searched in each text; `.` matches a line break too."),
     "roles": ("all", f"Whose texts: {', '.join(ROLES)}."),
     "case": ("`insensitive`", "`sensitive` or `insensitive`."),
 }
@@ -317,6 +320,8 @@ def _matchers() -> Iterator[str]:
         yield f"| `{key}` | {value} |"
     yield ""
     yield f"Conditions on arguments: {', '.join(f'`{key}`' for key in PREDICATE_KEYS)}."
+    yield ""
+    yield "In every pattern of a plan `.` matches a line break too, and `*` of a glob does; write `(?-s)` to have it otherwise."
 
 
 def _gates(gates: frozenset[str] | set[str]) -> str:

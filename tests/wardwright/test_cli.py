@@ -398,10 +398,15 @@ def test_verify_holds_and_finds_what_does_not(shell: Shell, stored: str) -> None
 # init
 
 
-def test_the_starter_plan_compiles_without_a_word(shell: Shell) -> None:
-    """What `init` writes is a plan that checks cleanly."""
+def test_the_starter_plan_compiles_with_one_warning(shell: Shell) -> None:
+    """What `init` writes is a plan that checks, and says what the word of the user is worth."""
     assert shell("init") == (0, "wardwright.yaml written. Next: wardwright check wardwright.yaml\n", "")
-    assert shell("check", "wardwright.yaml") == (0, "wardwright.yaml: 5 rules for coding-balanced\n", "")
+    code, out, err = shell("check", "wardwright.yaml")
+    assert (code, out) == (0, "wardwright.yaml: 5 rules for coding-balanced\n")
+    assert err.splitlines() == [
+        "wardwright.yaml:35:13: governance[0].until.user_turn: warning: any text in the user's role clears it, "
+        "also a note that a client puts behind the result itself"
+    ]
 
 
 def test_the_starter_plan_does_what_its_comments_say(shell: Shell) -> None:

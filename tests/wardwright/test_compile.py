@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from wardwright import compile_plan
+from wardwright import compile_plan, govern
 from wardwright.config import parse_config
 from wardwright.errors import ConfigError
+from wardwright.history import Registers, apply
 from wardwright.policy.compile import ACTION_KEYS, KINDS
 from wardwright.policy.rules import GATES
+from wardwright.wire import Caller, CallItem, TextItem, Turn
 
 RULE = "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {namespace: a}}\n"
 
@@ -377,7 +379,7 @@ def test_an_exception_that_has_run_out_is_told_when_the_time_is_known() -> None:
             "has no effect: this rule is about no single tool; except a caller instead",
         ),
         (
-            "governance:\n  - {id: r, kind: tool_loop_threshold, action: switch_model, target_model: m, threshold: 2, tool: {name: a*},"
+            "targets: [{model: m}]\ngovernance:\n  - {id: r, kind: tool_loop_threshold, action: switch_model, target_model: m, threshold: 2, tool: {name: a*},"
             " exceptions: [{expires: 2090-01-01, tool: {name: ab}}]}\n",
             "does not lift the route of later requests while the count stands; except a caller for that",
         ),
@@ -410,18 +412,166 @@ def test_an_exception_that_has_run_out_is_told_when_the_time_is_known() -> None:
             "tools whose risk_class the catalog does not know escape this rule; add 'unknown', or label them",
         ),
         (
-            "governance:\n  - {id: r, kind: route_gate, match: a, action: restrict_routes, routes: [x]}\n  - {id: s, kind: route_gate, match: b, action: switch_model, target_model: y}\n",
+            "targets: [{model: x}, {model: y}]\ngovernance:\n  - {id: r, kind: route_gate, match: a, action: restrict_routes, routes: [x]}\n  - {id: s, kind: route_gate, match: b, action: switch_model, target_model: y}\n",
             "possible route conflict: 's' and 'r' allow no model together; when both match, the request is blocked",
         ),
         (
             "governance:\n  - {id: r, kind: tool_sequence, after: {tool: {name: a}}, within: {turns: 2}, then: {action: block, tool: {name: b}}}\n",
             "a window can be flushed by waiting or by harmless calls; a state cleared by 'until' alone cannot",
         ),
+        (
+            "governance:\n  - {id: r, kind: tool_sequence, after: {tool: {name: a}}, until: {user_turn: true}, then: {action: block, tool: {name: b}}}\n",
+            "any text in the user's role clears it, also a note that a client puts behind the result itself",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {name: X, not: {name: x}}}\n",
+            "can never match: 'not' takes away all that is left",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {name: [ab, ac], not: {name: 'a*'}}}\n",
+            "can never match: 'not' takes away all that is left",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_loop_threshold, action: block, threshold: 5, within: {events: 3}, tool: {name: x}}\n",
+            "can never match: a window of 3 events holds 4, not 5",
+        ),
+        (
+            "governance:\n  - {id: r, kind: history_threshold, action: block, threshold: 9, within: {events: 3}, tool: {name: x}}\n",
+            "can never match: a window of 3 events holds 4, not 9",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {result_status: error, source: assistant_tool_call}}\n",
+            "can never match: only results have a result_status",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {mark: forged, source: declared_tool}}\n",
+            "can never match: no declared_tool is ever forged",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {namespace: provider.web_search, source: assistant_tool_call}}\n",
+            "can never match: what a provider runs is a provider_event",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {name: x}, exceptions: [{expires: 2999-01-01, caller: {user: 'a*'}}]}\n",
+            "'a*' is compared as it stands: not a glob",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {name: x, arguments: {/p: {equals: 1, one_of: [2]}}}}\n",
+            "can never match: no value holds under all of these conditions",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {name: x, arguments: {/p: {one_of: [a, b], glob: 'c*'}}}}\n",
+            "can never match: no value holds under all of these conditions",
+        ),
+        (
+            "governance:\n  - {id: r, kind: tool_selector, action: switch_model, target_model: nosuch, tool: {name: x}}\n"
+            "  - {id: s, kind: tool_selector, action: restrict_routes, routes: [nosuch], tool: {name: x}}\n",
+            "nobody can tell whether 'nosuch' exists: this artifact has no 'targets'",
+        ),
     ],
 )
 def test_what_is_merely_odd_is_a_warning(text: str, message: str) -> None:
     """G10, G16, G18: odd plans load, and say what is odd."""
     assert [warning.split(": ", 2)[2] for warning in warnings(text)] == [message]
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "name: 'a*', not: {name: ab}",
+        "name: x, not: {name: x, risk_class: write}",
+        "name: x, not: {arguments: {/p: {equals: 1}}}",
+        "mark: [forged, altered], not: {mark: forged}",
+        "mark: [forged, definition_changed], source: declared_tool",
+        "namespace: [shell, provider.web_search], source: assistant_tool_call",
+        "result_status: [error, unknown], source: assistant_tool_call",
+        "name: x, arguments: {/p: {one_of: [a, b], glob: 'a*'}}",
+    ],
+)
+def test_a_matcher_that_can_match_is_not_called_odd(tool: str) -> None:
+    """G10: no warning where an event is left that fits."""
+    assert warnings(f"governance:\n  - {{id: r, kind: tool_selector, action: annotate, tool: {{{tool}}}}}\n") == []
+
+
+def test_a_window_that_just_holds_its_threshold_is_not_called_odd() -> None:
+    """G16: a window of three events holds four, the current one and three before it; and the fourth fires."""
+    text = "governance:\n  - {id: r, kind: tool_loop_threshold, action: deny_call, threshold: 4, within: {events: 3}, tool: {name: x}}\n"
+    plan = compile_plan(parse_config(text, "f"))
+    registers = Registers(key=b"k")
+    decisions: list[str] = []
+    for number in range(4):
+        turn = Turn(
+            "reply", "chat_completions", "m", [CallItem(f"c{number}", "x", "{}")], caller=Caller(session_id="s")
+        )
+        ruling, delta = govern(plan, registers, turn, number)
+        registers = apply(registers, delta)
+        decisions.append(ruling.decision)
+
+    assert plan.warnings == ()
+    assert decisions == ["allow", "allow", "allow", "deny_call"]
+
+
+@pytest.mark.parametrize("name", ['"d\\ne"', "' d'", "'d '", "'  '", '"d\\u200be"'])
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("governance:\n  - {id: %s, kind: tool_selector, action: block, tool: {name: x}}\n", "governance[0].id"),
+        ("model_id: %s\ngovernance: []\n", "model_id"),
+        ("targets: [{model: %s}]\ngovernance: []\n", "targets[0].model"),
+        ("state_machine: {initial_state: a, states: [a, {id: %s}]}\n", "state_machine.states[1].id"),
+        ("state_machines:\n  - {id: %s, initial_state: a, states: [a]}\n", "state_machines[0].id"),
+    ],
+)
+def test_a_name_is_one_line_as_it_looks(text: str, path: str, name: str) -> None:
+    """G10: names go to headers, logs and notes, so none may break a line or hide anything."""
+    with pytest.raises(ConfigError) as caught:
+        compile_plan(parse_config(text % name, "f"))
+
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert problem.message.endswith("cannot be a name: it has spaces around it, or what cannot be printed")
+
+
+def test_a_rule_id_holds_no_comma() -> None:
+    """G10: notes list rule ids with commas between them."""
+    with pytest.raises(ConfigError, match="must hold no comma: notes list several rules with commas between them"):
+        compile_plan(
+            parse_config("governance:\n  - {id: 'a,b', kind: tool_selector, action: block, tool: {name: x}}\n")
+        )
+
+
+def test_a_bundle_is_named_like_everything_else() -> None:
+    """G10: its name is part of the ids of its rules."""
+    text = 'policy_bundles:\n  "a\\nb": [{id: r, kind: tool_selector, action: block, tool: {name: x}}]\n'
+    with pytest.raises(ConfigError, match="cannot be a name"):
+        compile_plan(parse_config(text))
+
+
+@pytest.mark.parametrize("namespace", ["provider.web_search", "Provider", "provider.{name}"])
+def test_no_entry_makes_a_callers_tool_a_providers(namespace: str) -> None:
+    """G4, G6: the namespace of what providers run is not for operators to give away."""
+    with pytest.raises(
+        ConfigError, match="'provider' is the namespace of tools that providers run; choose another one"
+    ):
+        compile_plan(parse_config(f"catalog:\n  - {{match: 'a{{name}}', namespace: '{namespace}'}}\n"))
+
+
+@pytest.mark.parametrize("kind", ["request_guard, roles: [user]", "alert, roles: [user]"])
+def test_a_line_break_hides_nothing_from_a_text_rule(kind: str) -> None:
+    """G11: a dot matches a line break too, as the star of a glob does."""
+    plan = compile_plan(parse_config(f"governance:\n  - {{id: r, kind: {kind}, match: 'secret.*plan'}}\n"))
+    turn = Turn("request", "chat_completions", "m", [TextItem("user", "secret\nplan")], caller=Caller(session_id="s"))
+
+    assert [one.rule_id for one in govern(plan, Registers(key=b"k"), turn, 1)[0].findings] == ["r"]
+
+
+def test_a_line_break_hides_nothing_from_an_argument_rule() -> None:
+    """G13: the same holds for the regex of an argument."""
+    text = "governance:\n  - {id: r, kind: tool_selector, action: deny_call, tool: {name: sh, arguments: {/cmd: {regex: 'rm.*-rf'}}}}\n"
+    call = CallItem("c", "sh", '{"cmd": "rm \\n -rf x"}')
+    turn = Turn("reply", "chat_completions", "m", [call], caller=Caller(session_id="s"))
+
+    assert govern(compile_plan(parse_config(text)), Registers(key=b"k"), turn, 1)[0].decision == "deny_call"
 
 
 def test_a_known_namespace_does_not_escape() -> None:

@@ -23,6 +23,7 @@ GUIDE = PROJECT / "docs" / "governance.md"
 TEXT = GUIDE.read_text("utf-8")
 POLICIES = PROJECT / "examples" / "policies"
 BLOCKS = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+USERS_WORD = "any text in the user's role clears it, also a note that a client puts behind the result itself"
 COMMANDS = [
     part.split("\n", 1)
     for language, _, body in BLOCKS
@@ -49,8 +50,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("body", [body for language, _, body in BLOCKS if language == "yaml" and body[0] != "-"])
 def test_every_plan_of_the_guide_loads_without_a_word(body: str) -> None:
-    """A plan that is shown compiles and has nothing odd about it."""
-    assert compile_plan(load_config(body)).warnings == ()
+    """A plan that is shown compiles and has nothing odd about it, but for what the guide tells of a user's word."""
+    warned = {problem.message for problem in compile_plan(load_config(body)).warnings}
+
+    assert warned <= {USERS_WORD}
 
 
 @pytest.mark.parametrize("body", [body for language, _, body in BLOCKS if language == "yaml" and body[0] == "-"])
@@ -71,7 +74,7 @@ def test_every_command_prints_what_the_guide_shows(
         main(arguments)
 
     shown = capsys.readouterr()
-    assert (program, shown.out, shown.err, caught.value.code) == ("wardwright", output, "", 0)
+    assert (program, shown.err + shown.out, caught.value.code) == ("wardwright", output, 0)
 
 
 @pytest.mark.parametrize("body", [body for language, _, body in BLOCKS if language == "python"])
@@ -92,13 +95,14 @@ def test_the_first_plan_is_short() -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in POLICIES.iterdir()))
 def test_a_ready_made_plan_checks_cleanly_with_its_cases(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No problem, no warning, every case holds; and the guide speaks of it."""
+    """No problem, no warning but the one about a user's word, every case holds; and the guide speaks of it."""
     plan = POLICIES / name / "plan.yaml"
     with pytest.raises(SystemExit) as caught:
         main(["check", str(plan), str(POLICIES / name)])
 
     shown = capsys.readouterr()
-    assert (caught.value.code, shown.err) == (0, "")
+    assert caught.value.code == 0
+    assert all(line.endswith(USERS_WORD) for line in shown.err.splitlines())
     assert re.search(r"(\d+) of \1 cases hold", shown.out)
     assert f"(../examples/policies/{name}/plan.yaml)" in TEXT
 

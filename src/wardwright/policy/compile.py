@@ -20,6 +20,7 @@ from wardwright.catalog import (
     Catalog,
     Entry,
     compile_catalog,
+    compile_glob,
     compile_regex,
     compile_value_glob,
     default_entries,
@@ -234,6 +235,18 @@ ASKED_MARKS: Final[frozenset[str]] = frozenset(
 )
 """Marks of such events."""
 
+MARKED: Final[Mapping[str, frozenset[str]]] = {
+    "definition_changed": frozenset({"declared_tool"}),
+    "forged": frozenset({"assistant_tool_call", "tool_result", "provider_event"}),
+    "altered": frozenset({"assistant_tool_call", "tool_result", "provider_event"}),
+    "result_for_denied_call": frozenset({"tool_result"}),
+    "session_rotated": frozenset({"inferred"}),
+    "claim_contradicted": frozenset({"caller_metadata"}),
+}
+"""Sources of the events that can bear a mark."""
+_DOT_ALL: Final = "(?s)"
+"""In a plan's patterns `.` matches a line break too, as `*` of a glob does: whoever writes a text chooses its lines."""
+
 # What a fact can be to a rule.
 SELECT, LOOP, AFTER, THEN, UNTIL, SCHEMA, CALLS, HISTORY = range(8)
 
@@ -385,7 +398,7 @@ def _text_sets(rules: Sequence[TextRule]) -> tuple[TextSet, ...]:
     for rule in rules:
         groups.setdefault(frozenset(rule.roles), []).append(rule)
     return tuple(
-        TextSet(roles, tuple(group), PatternSet([(rule.match, rule.ignore_case) for rule in group]))
+        TextSet(roles, tuple(group), PatternSet([(_DOT_ALL + rule.match, rule.ignore_case) for rule in group]))
         for roles, group in groups.items()
     )
 
@@ -460,7 +473,7 @@ def compile_plan(config: Config, now_ms: int | None = None) -> Plan:
     plan_hash = _hash(
         {"config": config.content_hash, "catalog": _hash([_entry(e) for e in default_entries()]), "engine": 1}
     )
-    shared_catalog = compile_catalog(config.deployment["catalog"], problems) if "catalog" in config.deployment else ()
+    shared_catalog = _catalog(config.deployment["catalog"], problems) if "catalog" in config.deployment else ()
     shared_scopes = _scopes(config.deployment["scopes"], problems) if "scopes" in config.deployment else {}
     _shapes(config.deployment, problems)
     providers = _provider_names(config.deployment.get("providers"))
@@ -523,6 +536,17 @@ def _provider_names(node: Node | None) -> set[str]:
     return names
 
 
+def _catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
+    """The operator's entries. None may give a caller's tool the namespace of those that a provider runs."""
+    for child in node.entries():
+        given = child.items()
+        named = given.get("namespace")
+        if "match" in given and named is not None and isinstance(named.value, str):
+            if fold(named.value) == "provider" or fold(named.value).startswith("provider."):
+                problems.error(named, "'provider' is the namespace of tools that providers run; choose another one")
+    return compile_catalog(node, problems)
+
+
 def _entry(entry: Entry) -> list[Any]:
     return [entry.match, entry.namespace, entry.name, {key: repr(value) for key, value in entry.attributes.items()}]
 
@@ -566,13 +590,14 @@ class _Compiler:
         self.retention: dict[str, int] = {}
         self.bundle_nodes: dict[str, Node] = {}
         self.entered: set[tuple[str, str]] = set()
+        self.unchecked = False
         self.catalog = Catalog([default_entries()])
 
     def compile(
         self, shared_catalog: Sequence[Entry], shared_scopes: Mapping[str, int], providers: set[str]
     ) -> ModelPlan:
         sections, problems = self.model.sections, self.problems
-        own = compile_catalog(sections["catalog"], problems) if "catalog" in sections else ()
+        own = _catalog(sections["catalog"], problems) if "catalog" in sections else ()
         layers = [own, shared_catalog, default_entries()]
         self.catalog = Catalog(layers)
         if "targets" in sections:
@@ -583,7 +608,9 @@ class _Compiler:
             if section is not None:
                 if not isinstance(section.value, dict):
                     problems.error(section, "expected a mapping of bundle names to lists of rules")
-                self.bundle_nodes.update(section.items())
+                for name, node in section.items().items():
+                    problems.name(Node(name, node.line, node.column, node.path))
+                    self.bundle_nodes[name] = node
         rules = self._rules(sections["governance"], "") if "governance" in sections else []
         bundles: dict[str, RuleSet] = {}
         wanted = {rule.action.bundle for rule in rules if rule.action.bundle}
@@ -633,7 +660,7 @@ class _Compiler:
             )
             if "model" not in given:
                 continue
-            model = problems.text(given["model"])
+            model = problems.name(given["model"])
             if model in seen:
                 problems.error(given["model"], f"target '{model}' is already used at line {seen[model]}")
             seen[model] = child.line
@@ -679,20 +706,20 @@ class _Compiler:
         required = ("id", "initial_state", "states") if named else ("initial_state", "states")
         optional = ("scope", "expires_ms", "expires_to") if named else ("id", "scope", "expires_ms", "expires_to")
         given = problems.mapping(node, required, optional)
-        machine_id = problems.text(given["id"]) if "id" in given else "default"
+        machine_id = problems.name(given["id"]) if "id" in given else "default"
         scope = self._scope(given["scope"]) if "scope" in given else "session_id"
         states: dict[str, State] = {}
         raw: list[tuple[Node, dict[str, Node]]] = []
         for child in problems.sequence(given["states"]) if "states" in given else ():
             if isinstance(child.value, str):
-                name = problems.text(child)
+                name = problems.name(child)
                 if name in states:
                     problems.error(child, f"state '{name}' is declared twice")
                 states[name] = State(name)
                 continue
             fields = problems.mapping(child, ("id",), ("expires_ms", "expires_to", "description"))
             if "id" in fields:
-                state_id = problems.text(fields["id"])
+                state_id = problems.name(fields["id"])
                 if state_id in states:
                     problems.error(fields["id"], f"state '{state_id}' is declared twice")
                 life = problems.integer(fields["expires_ms"], 1) if "expires_ms" in fields else None
@@ -799,7 +826,9 @@ class _Compiler:
         given = problems.mapping(node, required, optional)
         if kind == "tool_sequence" and then is not None:
             given = {**given, **{key: child for key, child in then.items().items() if key not in ("tool",)}}
-        rule_id = problems.text(given["id"]) if "id" in given else ""
+        rule_id = problems.name(given["id"]) if "id" in given else ""
+        if "," in rule_id:
+            problems.error(given["id"], "must hold no comma: notes list several rules with commas between them")
         machine_id = problems.text(given["state_machine_id"]) if "state_machine_id" in given else "default"
         machine = self.machines.get(machine_id)
         if machine is None:
@@ -885,6 +914,12 @@ class _Compiler:
                     place = given["routes"].entries()[index] if given["routes"].entries() else given["routes"]
                     problems.error(place, f"unknown model '{route}'{nearest(route, known)}: not among targets")
         target = problems.text(given["target_model"]) if "target_model" in given else ""
+        if not known and (target or routes) and not self.unchecked:
+            self.unchecked = True
+            problems.warn(
+                given["target_model" if target else "routes"],
+                f"nobody can tell whether '{target or routes[0]}' exists: this artifact has no 'targets'",
+            )
         if known and target and target not in known:
             problems.error(
                 given["target_model"], f"unknown model '{target}'{nearest(target, known)}: not among targets"
@@ -953,6 +988,9 @@ class _Compiler:
                 caller = {key: problems.text(one) for key, one in problems.mapping(given["caller"], (), words).items()}
                 if not caller:
                     problems.error(given["caller"], "must not be empty")
+                for key, value in caller.items():
+                    if "*" in value or "?" in value:
+                        problems.warn(given["caller"].items()[key], f"'{value}' is compared as it stands: not a glob")
             expires = problems.instant_ms(given["expires"]) if "expires" in given else 0
             if self.now_ms is not None and "expires" in given and expires <= self.now_ms:
                 problems.warn(given["expires"], "has already expired: the exception has no effect")
@@ -1008,10 +1046,29 @@ class _Compiler:
             self.problems.warn(node, "can never match: no event of that source has phase result_interpretation")
         if set(matcher.source) == {"tool_result"} and not_results:
             self.problems.warn(node, "can never match: a tool_result has phase result_interpretation")
-        if matcher.result_status and "unknown" not in matcher.result_status and not_results:
-            self.problems.warn(node, "can never match: only results have a result_status")
         if matcher.arguments and matcher.source and set(matcher.source) <= WITHOUT_ARGUMENTS:
             self.problems.warn(node, f"can never match: no {' or '.join(matcher.source)} has arguments yet")
+        sources = set(matcher.source)
+        no_results = bool(sources) and sources <= {"declared_tool", "tool_choice", "assistant_tool_call"}
+        if matcher.result_status and "unknown" not in matcher.result_status and (not_results or no_results):
+            self.problems.warn(node, "can never match: only results have a result_status")
+        if sources and matcher.mark and all(one in MARKED and not sources & MARKED[one] for one in matcher.mark):
+            self.problems.warn(
+                node, f"can never match: no {' or '.join(matcher.source)} is ever {' or '.join(matcher.mark)}"
+            )
+        hosted = [fold(one).startswith("provider.") for one in matcher.namespace]
+        if hosted and all(hosted) and sources and sources <= {"assistant_tool_call", "tool_result"}:
+            self.problems.warn(node, "can never match: what a provider runs is a provider_event")
+        if matcher.negated is not None and _swallowed(matcher, matcher.negated):
+            self.problems.warn(node, "can never match: 'not' takes away all that is left")
+
+    def _crowded(self, node: Node, window: Window | None, threshold: int) -> None:
+        """A window of n events holds the current one and n before it."""
+        if window is not None and window.events is not None and threshold > window.events + 1:
+            self.problems.warn(
+                node,
+                f"can never match: a window of {window.events} events holds {window.events + 1}, not {threshold}",
+            )
 
     def warn_idle(self, node: Node, matcher: Matcher, action: Action) -> None:
         """An action that comes too early or too late for all that the matcher looks at."""
@@ -1050,6 +1107,10 @@ class _Compiler:
                     problems.error(child, f"needs one of {', '.join(PREDICATE_KEYS)}")
                 continue
             tests = [self._predicate(key, one) for key, one in given.items()]
+            options = [given["equals"].plain()] if "equals" in given else []
+            options += [one.plain() for one in given["one_of"].entries()] if "one_of" in given else []
+            if options and all(any(test(value) is not True for test in tests) for value in options):
+                problems.warn(child, "can never match: no value holds under all of these conditions")
             for low, high in (("minimum", "maximum"), ("min_length", "max_length")):
                 least, most = (given[key].value if key in given else None for key in (low, high))
                 if isinstance(least, (int, float)) and isinstance(most, (int, float)) and least > most:
@@ -1073,6 +1134,8 @@ class _Compiler:
             return lambda value: any(fits(value) for fits in globs) if isinstance(value, str) else None
         if key == "regex":
             pattern = compile_regex(node, problems)
+            if pattern is not None:
+                pattern = compile_pattern(problems.text(node), dot_nl=True)
             return lambda value: (
                 pattern.search(value) is not None if isinstance(value, str) and pattern is not None else None
             )
@@ -1173,6 +1236,34 @@ def _apart(left: Rule, right: Rule) -> bool:
     if scoped and not set(left.state_scope) & set(right.state_scope):
         return True
     return left.action.name == right.action.name == "switch_model" and left.action == right.action
+
+
+def _swallowed(matcher: Matcher, negated: Matcher) -> bool:
+    """Whether `not` provably holds for whatever the rest of a matcher lets through. Phases and arguments may be in doubt."""
+    if negated.phase or negated.arguments:
+        return False
+    pairs = [
+        (matcher.risk_class, negated.risk_class),
+        (matcher.source, negated.source),
+        (matcher.result_status, negated.result_status),
+        (matcher.confidence, negated.confidence),
+        (matcher.execution_location, negated.execution_location),
+        (matcher.trust, negated.trust),
+    ]
+    for given, taken in pairs:
+        if taken and (not given or not set(given) <= set(taken)):
+            return False
+    # One event may bear several marks.
+    if negated.mark and (len(matcher.mark) != 1 or matcher.mark[0] not in negated.mark):
+        return False
+    for given, taken in ((matcher.namespace, negated.namespace), (matcher.name, negated.name)):
+        globs = [compile_glob(one) for one in taken]
+        folded = {fold(one) for one in taken}
+        for one in given or (("*",) if taken else ()):
+            literal = "*" not in one and "?" not in one
+            if taken and fold(one) not in folded and not (literal and any(fits(fold(one)) for fits in globs)):
+                return False
+    return True
 
 
 def _normal(matcher: Matcher | None) -> Any:
@@ -1337,6 +1428,7 @@ def _read_loop(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: dic
     if window is not None and threshold > 1000:
         problems.error(given["threshold"], "a threshold inside a window can be 1000 at most")
     matcher = _counting_matcher(c, given["tool"], equal)
+    c._crowded(given["threshold"], window, threshold)
     c.warn_escape(given["tool"], matcher, shared["action"])
     c.warn_idle(given["tool"], matcher, shared["action"])
     return LoopThreshold(
@@ -1355,6 +1447,7 @@ def _read_history(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: 
     threshold = c.problems.integer(given["threshold"], 1)
     if window is not None and threshold > 1000:
         c.problems.error(given["threshold"], "a threshold inside a window can be 1000 at most")
+    c._crowded(given["threshold"], window, threshold)
     return HistoryThreshold(
         **shared, tool=_counting_matcher(c, given["tool"], "tool"), threshold=threshold, window=window
     )
@@ -1408,6 +1501,11 @@ def _read_sequence(c: _Compiler, node: Node, given: Mapping[str, Node], shared: 
         for key in ("user_turn", "clean_turn"):
             if key in parts and not problems.boolean(parts[key]):
                 problems.error(parts[key], "can only be true")
+        if "user_turn" in parts and (action.name in DENYING or action.transition_to):
+            problems.warn(
+                parts["user_turn"],
+                "any text in the user's role clears it, also a note that a client puts behind the result itself",
+            )
         until = Until(
             state,
             c._matcher(parts["tool"]) if "tool" in parts else None,
@@ -1500,7 +1598,7 @@ def _read_text(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: dic
     ignore = problems.choice(given["case"], ("insensitive", "sensitive")) == "insensitive" if "case" in given else True
     try:
         compile_pattern(text, ignore_case=ignore)
-        if text and compile_pattern(text, ignore_case=ignore).fullmatch(""):
+        if text and compile_pattern(_DOT_ALL + text, ignore_case=ignore).fullmatch(""):
             problems.error(given["match"], f"'{text}' matches everything")
     except BadPattern as error:
         problems.error(given["match"], f"bad regular expression '{text}': {error}")

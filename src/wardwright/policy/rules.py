@@ -98,7 +98,7 @@ class Action:
     text: str = ""
     """inject_reminder: the text; transform: the replacement."""
     pattern: str = ""
-    """transform: what is replaced (linear-time regex); empty replaces the whole text."""
+    """transform: what is replaced (linear-time regex, `.` matches a line break too); empty replaces the whole text."""
     controls: Mapping[str, Any] = field(default_factory=dict[str, Any])
     channel: str = ""
     """alert_async: where to."""
