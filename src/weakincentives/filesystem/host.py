@@ -518,7 +518,6 @@ class HostFilesystem(Filesystem):
                 above = os.fstat(place.fd)
                 if above.st_mode & stat.S_ISGID:
                     os.fchown(fd, -1, above.st_gid)
-            self._journal.sync(fd)
         except BaseException:
             _forget(work, name)
             raise

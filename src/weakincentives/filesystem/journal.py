@@ -109,7 +109,7 @@ def _records(data: bytes) -> Generator[list[str]]:
 class Slot:
     """A folder of the journal: one log, and what its steps displaced. Serves one transaction at a time."""
 
-    __slots__ = ("_counter", "end", "fd", "locks", "log", "name")
+    __slots__ = ("_counter", "end", "fd", "head", "locks", "log", "name")
 
     def __init__(self, name: str, folder: int) -> None:
         self.name = name
@@ -124,6 +124,8 @@ class Slot:
             self.close()
             raise
         self.end = 0
+        self.head = b""
+        """What is written together with the first record."""
         self._counter = itertools.count()
 
     def fresh(self) -> str:
@@ -132,6 +134,8 @@ class Slot:
 
     def write(self, data: bytes) -> None:
         """Add to the log: whole, or not at all."""
+        if not self.end:
+            data = self.head + data
         try:
             written = os.pwrite(self.log, data, self.end)
             while written < len(data):  # the disk is nearly full: the next attempt says what is wrong
@@ -213,13 +217,8 @@ class Transaction:
     @property
     def slot(self) -> Slot:
         if self._slot is None:
-            slot = self.journal.take_slot()
-            try:
-                slot.write(_record("begin", self.txn_id))
-            except BaseException:
-                self.journal.give_back(slot)
-                raise
-            self._slot = slot
+            self._slot = self.journal.take_slot()
+            self._slot.head = _record("begin", self.txn_id)
         return self._slot
 
     def claim(self, path: str, work: Work) -> bool:
@@ -264,7 +263,8 @@ class Transaction:
         if slot.end:
             try:
                 slot.cut()
-                journal.sync(slot.log)
+                if keep:  # undoing once more would do no harm
+                    journal.sync(slot.log)
             except OSError:
                 usable = self._cut_otherwise(slot)
         # What was displaced is of no use any more, unless somebody has a snapshot from before.
@@ -462,6 +462,7 @@ class Work:
                 return
             sessions = sorted({log_id for log in scope.logs() if (log_id := getattr(log, "session_id", ""))})
             journal, slot = self.txn.journal, self.txn.slot
+            journal.sync_content(self.steps)
             journal.sync_directories(step.target or step.path for step in self.steps)
             if sessions:
                 slot.write(_record("ask", *sessions))
@@ -853,6 +854,27 @@ class Journal:
         if self._fsync:
             os.fdatasync(fd)
 
+    def sync_content(self, steps: Sequence[Step]) -> None:
+        """Make what was written last; not before the commit, because what is undone needs nothing of it."""
+        if not self._fsync:
+            return
+        if any(step.verb == "move" for step in steps):  # files may have other names by now
+            os.sync()
+            return
+        for path in dict.fromkeys(step.path for step in steps if step.verb in ("create", "replace")):
+            directory, _, name = path.rpartition("/")
+            with suppress(FileNotFoundError, NotADirectoryError):
+                walked = self._anchor.directory(directory)
+                try:
+                    if _is_file(walked, name):
+                        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=walked)
+                        try:
+                            os.fsync(fd)
+                        finally:
+                            os.close(fd)
+                finally:
+                    os.close(walked)
+
     def sync_directories(self, paths: Iterable[str]) -> None:
         """Make the names of what was changed last."""
         if not self._fsync:
@@ -915,6 +937,10 @@ class Journal:
 def _read(fd: int) -> bytes:
     size = os.fstat(fd).st_size
     return os.pread(fd, size, 0) if size else b""
+
+
+def _is_file(fd: int, name: str) -> bool:
+    return stat.S_ISREG(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
 
 
 def _there(fd: int, name: str) -> bool:
