@@ -541,9 +541,10 @@ def _catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
     for child in node.entries():
         given = child.items()
         named = given.get("namespace")
-        if "match" in given and named is not None and isinstance(named.value, str):
-            if fold(named.value) == "provider" or fold(named.value).startswith("provider."):
-                problems.error(named, "'provider' is the namespace of tools that providers run; choose another one")
+        if "match" not in given or named is None or not isinstance(named.value, str):
+            continue
+        if fold(named.value) == "provider" or fold(named.value).startswith("provider."):
+            problems.error(named, "'provider' is the namespace of tools that providers run; choose another one")
     return compile_catalog(node, problems)
 
 
@@ -914,11 +915,12 @@ class _Compiler:
                     place = given["routes"].entries()[index] if given["routes"].entries() else given["routes"]
                     problems.error(place, f"unknown model '{route}'{nearest(route, known)}: not among targets")
         target = problems.text(given["target_model"]) if "target_model" in given else ""
-        if not known and (target or routes) and not self.unchecked:
+        named = target or next(iter(routes), "")
+        if not known and named and not self.unchecked:
             self.unchecked = True
             problems.warn(
                 given["target_model" if target else "routes"],
-                f"nobody can tell whether '{target or routes[0]}' exists: this artifact has no 'targets'",
+                f"nobody can tell whether '{named}' exists: this artifact has no 'targets'",
             )
         if known and target and target not in known:
             problems.error(
