@@ -450,11 +450,12 @@ class HostFilesystem(Filesystem):
     def _claim(self, work: Work, path: str, *, follow: bool = True) -> Place:
         """The place of a path that nobody else changes from now on."""
         while True:
+            seen = self._journal.ended
             place = self._anchor.reach(path, follow=follow)
             if place.name == ".":
                 return place
             try:
-                news = work.txn.claim(place.path, work)
+                news = work.txn.claim(place.path, work, seen)
             except BaseException:
                 place.close()
                 raise

@@ -221,8 +221,9 @@ class Transaction:
             self._slot.head = _record("begin", self.txn_id)
         return self._slot
 
-    def claim(self, path: str, work: Work) -> bool:
-        """Make a path ours until the end. True: the world may have changed since it was looked at (invariants 6, 7)."""
+    def claim(self, path: str, work: Work, seen: int = -1) -> bool:
+        """Make a path ours until the end (invariants 6, 7). True: somebody may have changed it since it was looked at,
+        when `seen` transactions of this filesystem had ended."""
         if len(self.live) > work.depth:
             # A sibling is open too; rolling one back must not touch what the other did.
             line = set(work.line())
@@ -245,8 +246,7 @@ class Transaction:
         if not _take(fd, path, shared=False):
             raise FileBusyError.at(shown(path))
         self._locked[path] = True
-        self.journal.reap()
-        return True
+        return self.journal.reap() or self.journal.ended != seen
 
     def strand(self) -> None:
         """Leave everything as it is, log and locks, until this filesystem is closed (invariant 5)."""
@@ -274,6 +274,7 @@ class Transaction:
             for step in steps:
                 if step.kept:
                     _discard(slot.fd, step.kept)
+        journal.ended += 1
         _release(slot.locks)
         journal.give_back(slot, usable=usable)
         self._slot = None
@@ -564,6 +565,8 @@ class Journal:
         self._witness = witness
         self._mutex = threading.RLock()
         self.numbers = itertools.count(1)
+        self.ended = 0
+        """How many transactions have ended: who looked before one did must look again."""
         self.snapshots: WeakSet[HostSnapshot] = WeakSet()
         self._pid = os.getpid()
         self._forget_all()
@@ -719,12 +722,14 @@ class Journal:
                     if name not in self._slots and name not in _NO_SLOTS:
                         self._recover_slot(name)
 
-    def reap(self) -> None:
-        """The same, if there is anybody else's slot at all (invariant 7). Cheap if there is none."""
+    def reap(self) -> bool:
+        """The same, if there is anybody else's slot at all (invariant 7). Cheap if there is none; True if there was one."""
         with self._mutex:
             links = os.fstat(self._fd).st_nlink
             if links == 1 or links > 2 + len(self._slots):  # some disks do not count directories
                 self.recover()
+                return True
+            return False
 
     def _recover_slot(self, name: str) -> None:
         try:
