@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,11 +22,13 @@ from weakincentives.runtime import (
     Session,
     ToolCall,
     ToolInvoked,
+    aexecute_tool,
     create_snapshot,
     execute_tool,
     restore_snapshot,
     tool_transaction,
 )
+from weakincentives.transaction import Scope
 
 # Newer Pythons warn of any fork in a process with threads; these children touch nothing of theirs.
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -86,13 +90,87 @@ def test_a_program_of_a_harness_that_fails_is_taken_back(root: Path, tree: Direc
 
 
 def test_a_program_of_a_harness_that_succeeds_is_kept(root: Path, tree: DirectoryTree) -> None:
-    """A commit costs nothing and keeps what is there."""
+    """A commit keeps what is there."""
     with PendingToolTracker(session=Session(), resources=tree) as tracker:
         tracker.begin_tool_execution("use-1", "Bash")
         sh(root, "echo two > a.txt")
         fate = tracker.end_tool_execution("use-1", success=True)
 
     assert (fate, (root / "a.txt").read_text()) == ("kept", "two\n")
+
+
+def test_what_a_program_of_a_harness_changed_is_named(root: Path, tree: DirectoryTree) -> None:
+    """The event of a tracked call lists the paths, as if they had been written through us."""
+    session = Session()
+    with PendingToolTracker(session=session, resources=tree) as tracker:
+        tracker.begin_tool_execution("use-1", "Bash")
+        sh(root, "echo two > a.txt; mkdir d; echo 1 > d/b")
+        tracker.end_tool_execution("use-1", success=True)
+
+    assert session[ToolInvoked].latest().changes.files == ("a.txt", "d", "d/b")  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_what_a_program_of_a_tool_changed_is_named(root: Path, tree: DirectoryTree) -> None:
+    """The same in the one pipeline, guarded or not."""
+    session = Session()
+    ran(shell(root, "echo two > a.txt"), tree, session)
+    ran(shell(root, "echo 1 > b", guarded=True), tree, session)
+    assert [event.changes.files for event in session[ToolInvoked].all()] == [("a.txt",), ("b",)]
+
+
+class SlowToJoin:
+    """A resource that is not taken in before something else has happened on the event loop."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.joined_in_time = False
+
+    def join_scope(self, scope: Scope, /) -> None:
+        self.joined_in_time = self.go_on.wait(10)
+
+
+def test_looking_at_a_tree_does_not_block_an_event_loop() -> None:
+    """A tracked call and a tool call both wait for it elsewhere."""
+
+    async def while_another_task_runs(call: Callable[[SlowToJoin], Awaitable[object]]) -> bool:
+        resource = SlowToJoin()
+        beginning = asyncio.ensure_future(call(resource))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(resource.go_on.set)
+        await beginning
+        return resource.joined_in_time
+
+    async def tracked(resource: SlowToJoin) -> None:
+        async with PendingToolTracker(session=Session(), resources=[resource]) as tracker:
+            await tracker.abegin_tool_execution("use-1", "Bash")
+            tracker.end_tool_execution("use-1", success=True)
+
+    async def called(resource: SlowToJoin) -> None:
+        tool = Tool[None, str](
+            name="noop", description="Do nothing.", handler=lambda params, *, context: ToolResult.ok("")
+        )
+        prompt = Prompt(PromptTemplate()).bind(extra_tools=[tool], resources={SlowToJoin: resource})
+        assert (await aexecute_tool(ToolCall("noop", {}), prompt=prompt, session=Session())).success
+
+    assert asyncio.run(while_another_task_runs(tracked))
+    assert asyncio.run(while_another_task_runs(called))
+
+
+def test_a_call_that_is_cancelled_while_the_tree_is_looked_at_lets_go_of_it(root: Path, tree: DirectoryTree) -> None:
+    """Whether the look had begun or not, the tree is free afterwards."""
+
+    async def cancel_at_once() -> None:
+        async with PendingToolTracker(session=Session(), resources=tree) as tracker:
+            beginning = asyncio.ensure_future(tracker.abegin_tool_execution("use-1", "Bash"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            beginning.cancel()
+            with suppress(asyncio.CancelledError):
+                await beginning
+
+    for _ in range(20):
+        asyncio.run(cancel_at_once())
+    assert ran(shell(root, "echo two > a.txt"), tree, Session()) == "ok"
 
 
 def test_a_tool_call_that_fails_is_taken_back(root: Path, tree: DirectoryTree) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Self, final
 
-from ..errors import RollbackError
+from ..errors import FilesystemError, RollbackError
 from ..transaction import Scope, current_scope
 from .errors import NotDirectoryError
 from .tree_errors import TreeBusyError, TreeSnapshotError, TreeStoreError, listed, shown
@@ -203,9 +203,6 @@ class DirectoryTree:
             with self._mutex:
                 self._put_or_break(start.manifest)
             raise
-        names = self.changed_since(start)
-        for name in names if len(names) <= _TOUCHED else (f"{len(names)} paths in {self._root}",):
-            scope.touch("files", name)
 
     def collect(self) -> int:
         """Drop the copies that no living snapshot and no coming scan needs; how many there were."""
@@ -255,9 +252,11 @@ class DirectoryTree:
                 raise TreeBusyError.transaction(self._root)
             branch = _TreeBranch(self)
             # Noted before it begins: an interrupt in between must not leave the tree taken.
-            self._holder = scope.top
-            self._branches.append(branch)
-            scope.enlist(self, branch)
+            with scope._mutex:
+                scope.check_writable("files")  # it may have been given up while a thread was on its way here
+                self._holder = scope.top
+                self._branches.append(branch)
+                scope.enlist(self, branch)
             start = self._take()
             if len(self._branches) == 1:
                 self._store.begin(start.manifest, scope.txn_id)
@@ -372,6 +371,19 @@ class _TreeBranch:
     @property
     def _is_outermost(self) -> bool:
         return self.tree._branches[:1] == [self]
+
+    def note_changes(self, scope: Scope, /) -> None:
+        """Name what is different now. Who cannot look keeps the call: what was done can still be undone."""
+        tree, start = self.tree, self.start
+        if start is None:
+            return
+        try:
+            names = tree.changed_since(start)
+        except FilesystemError as error:
+            _logger.warning("%s: cannot tell what was changed: %s", tree.root, error)
+            names = (tree.root,)
+        for name in names if len(names) <= _TOUCHED else (f"{len(names)} paths in {tree.root}",):
+            scope.touch("files", name)
 
     def prepare(self, scope: Scope, /) -> None:
         pass

@@ -42,7 +42,7 @@ from ..prompt.tool_context import ToolContext
 from ..prompt.tool_result import ToolResult, text_or_awaitable
 from ..session import Compensated, Session, TransactionRolledBack
 from ..session.session import Core
-from ..transaction import Scope, run_all
+from ..transaction import Scope, run_all, slow_to_join
 from ..transaction.scope import current
 from . import workers
 from .call import UNPARSED, ToolCall, ToolOutcome
@@ -352,12 +352,20 @@ async def _govern(attempt: _Attempt, binding: ToolBinding, driver: Driver) -> No
                 return
         if await _check(attempt, binding, context, driver):
             return
-        if not readonly and not _begin(attempt, scope, held.shared):
-            return
+        if not readonly:
+            slow = () if driver is SYNC else slow_to_join(held.shared)
+            if slow and not await workers.run_aside(partial(_begin, attempt, scope, slow)):
+                return
+            if not _begin(attempt, scope, held.shared):
+                return
         result = await _handle(attempt, tool, context, inner, driver)
         if result is not None and result.success:
             await _approve_result(attempt, tool, result, context, driver)
         if attempt.outcome == "ok":
+            if scope.watches and driver is SYNC:
+                scope.note_changes()
+            elif scope.watches:
+                await workers.run_aside(scope.note_changes)
             _commit(attempt, scope)
     except BaseException as error:
         _interrupt(attempt, error)

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, Self, cast
@@ -27,8 +27,9 @@ from ..prompt.tool_result import ToolResult, render_text
 from ..resources import Binding, ResourceRegistry, ToolScope
 from ..session import Session, TransactionRolledBack
 from ..session.session import SessionTransaction
-from ..transaction import ResourceView, Scope, view_of
+from ..transaction import ResourceView, Scope, slow_to_join, view_of
 from ..transaction.scope import current, run_all
+from . import workers
 from .execute import _changes as changes_of
 from .execute import _said as said
 
@@ -448,6 +449,8 @@ class PendingToolTracker:
         call = self._join(tool_use_id, tool_name, params)
         try:
             await call.group.enter_async(self._session._core.lock)
+            if slow := slow_to_join(self._view.built):
+                await workers.run_aside(partial(self._take_in, call.group, slow))
             self._open(call, activate)
         except BaseException:
             self._withdraw(call)
@@ -535,6 +538,11 @@ class PendingToolTracker:
         if activate:
             call.place = group.arrive()
 
+    def _take_in(self, group: _Group, resources: Sequence[object]) -> None:
+        with group.opening:
+            if not group.is_open:
+                group.join_all(resources)
+
     def _withdraw(self, call: _Tracked) -> None:
         """The call could not begin; those it would have joined go on without it."""
         with self._mutex:
@@ -614,6 +622,8 @@ class PendingToolTracker:
                 group.rollback()
                 return
             core.check_open()
+            if group.watches:
+                group.note_changes()
             group.events = self._events(group, changes_of(group))
             for call in group.done:
                 group.succeeded(call.call_id, None)

@@ -68,6 +68,13 @@ class Job:
         return self.result
 
 
+async def run_aside(fn: Callable[[], T]) -> T:
+    """Run something slow in a kept thread while the event loop goes on. Who is cancelled leaves it behind."""
+    job = submit(fn)
+    await job.wait_async(None)
+    return job.value()
+
+
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -14,6 +14,7 @@ from .scope import (
     Store,
     current_scope,
     run_all,
+    slow_to_join,
     view_of,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "WriterLock",
     "current_scope",
     "run_all",
+    "slow_to_join",
     "view_of",
 ]

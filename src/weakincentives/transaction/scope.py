@@ -126,7 +126,8 @@ def view_of(resources: object) -> ResourceView:
 class Branch(Protocol):
     """What a scope does to one resource when it ends. Called once each, in this order, never concurrently.
 
-    `prepare` and `settle` may raise and thereby refuse the commit; `commit` comes after the point of no return.
+    `prepare` and `settle` may raise and thereby refuse the commit; `commit` comes after the point of no return. A branch of
+    what is changed behind our back also has `note_changes(scope)`, which calls `touch`; that comes before all others.
     """
 
     def prepare(self, scope: Scope, /) -> None: ...
@@ -284,6 +285,8 @@ class Scope:
     mortal: frozenset[int] = frozenset()
     """Identities of resources that do not outlive this scope, though it is nested: they end with it."""
     _has_branches = False
+    watches = False
+    """True when a resource takes part that others change behind our back: `note_changes` is then worth its price."""
     _siblings: WriterLock | None = None
     _txn_id = ""
     _after: list[Callable[[], None]] | None = None
@@ -465,6 +468,7 @@ class Scope:
         with self._mutex:
             self._undoes.setdefault(id(resource), (resource, branch, None))
             self._has_branches = True
+            self.watches = self.watches or hasattr(branch, "note_changes")
 
     def forget(self, resource: object) -> None:
         """A snapshotable resource has been closed: there is nothing left to put back, here or around."""
@@ -492,6 +496,13 @@ class Scope:
     def touch(self, kind: str, key: str) -> None:
         """Note what was changed; it becomes `ToolInvoked.changes`."""
         self.touched[kind, key] = None
+
+    def note_changes(self) -> None:
+        """Have each branch that can tell by looking say what is different now. Before the commit, and once."""
+        for _, branch, _ in tuple(self._undoes.values()):
+            note: Callable[[Scope], None] | None = getattr(branch, "note_changes", None)
+            if note is not None:
+                note(self)
 
     def after_commit(self, fn: Callable[[], None]) -> None:
         """Run `fn` once the outermost transaction has committed and let go of its locks; never after a rollback."""
@@ -820,6 +831,11 @@ class _ParticipantBranch:
 
 
 _kinds: dict[type, int] = {}
+
+
+def slow_to_join(resources: Iterable[object]) -> list[object]:
+    """Those that look at a whole disk tree when a scope takes them in; not on an event loop."""
+    return [resource for resource in resources if callable(getattr(type(resource), "join_scope", None))]
 
 
 def _kind_of(cls: type) -> int:
