@@ -2,7 +2,8 @@
 
 `build` makes it from what was judged, `record` makes the row a store chains, `tags` is the one place that says what a filter finds,
 `explain` says it in words. Pure: ids, times and keys are given in. Empty values are left out, so an absent name means empty.
-Arguments and results are digests; their text is here only when a model's operator asked for capture.
+Arguments and results are digests; their text is here only when a model's operator asked for capture. Problems of arguments are told
+by place and kind, names nobody declared as digests; of controls only what a rule set.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def build(
     """The receipt of one exchange: its gates in the order they were judged. `rules` are those of `rules_of`."""
     first, last = judged[0], _deciding(judged)
     turn = first.turn
-    gates = [_gate(one, capture=capture) for one in judged]
+    shown = [_Shown(one, judged, rules, key, capture=capture) for one in judged]
+    gates = [_gate(one, words, capture=capture) for one, words in zip(judged, shown, strict=True)]
     selectors = _selectors(judged, rules)
     reply = next((one.turn for one in reversed(judged) if one.turn.usage is not None), None)
     return _kept(
@@ -187,7 +189,7 @@ def build(
                     "gate": last.ruling.gate,
                     "decision": last.ruling.decision,
                     "rule_id": last.ruling.rule_id,
-                    "message": last.ruling.message,
+                    "message": shown[judged.index(last)].message(last.ruling.message),
                     "tool_context": _context(last.ruling),
                     "tool_policy_selectors": selectors,
                     "gates": gates,
@@ -437,7 +439,136 @@ def _claims(turn: Turn, key: bytes) -> dict[str, Any] | None:
     return {"trusted": turn.claims_trusted, "digest": text_digest(key, canonical(turn.claims).decode())}
 
 
-def _gate(judged: Judged, *, capture: bool) -> dict[str, Any]:
+class _Shown:
+    """What may be told of the findings of one gate: the same words as the model reads, but for what it or the caller wrote."""
+
+    __slots__ = ("_capture", "_key", "_told")
+
+    def __init__(
+        self, gate: Judged, judged: Sequence[Judged], rules: Mapping[str, Rule], key: bytes, *, capture: bool
+    ) -> None:
+        self._capture = capture
+        self._key = key
+        self._told: dict[tuple[str, ...], list[str]] = {}
+        """Problems as the model reads them, and as they are kept."""
+        for finding in () if capture else gate.ruling.findings:
+            problems = finding.evidence.get("problems")
+            if problems:
+                called = {gate.ruling.facts[place].raw_name for place in finding.facts}
+                schemas = [tool.schema for one in judged for tool in one.turn.tools if tool.name in called]
+                names = _declared([getattr(rules.get(finding.rule_id), "schema", None), *schemas])
+                self._told[tuple(problems)] = [_problem(one, names, key) for one in problems]
+
+    def message(self, message: str) -> str:
+        for problems, told in self._told.items():
+            message = message.replace("; ".join(problems), "; ".join(told))
+        return message
+
+    def evidence(self, finding: Finding) -> dict[str, Any]:
+        evidence = dict(finding.evidence)
+        if self._told and "problems" in evidence:
+            evidence["problems"] = self._told[tuple(evidence["problems"])]
+        return evidence
+
+    def error(self, error: str) -> str:
+        """The kind of failure; its text may repeat anything."""
+        if self._capture or not error:
+            return error
+        return f"{error.partition(':')[0]} ({_hidden(error, self._key)})"
+
+
+def _declared(schemas: Sequence[Any]) -> set[str]:
+    """The names of arguments that these schemas know."""
+    names: set[str] = set()
+    left = list(schemas)
+    for _ in range(_SCHEMA_STEPS):
+        if not left:
+            break
+        part = left.pop()
+        if isinstance(part, Mapping):
+            values = cast("Mapping[str, Any]", part)
+            properties = values.get("properties")
+            if isinstance(properties, Mapping):
+                names.update(cast("Mapping[str, Any]", properties))
+            required = values.get("required")
+            if isinstance(required, list):
+                names.update(one for one in cast("list[Any]", required) if isinstance(one, str))
+            left.extend(values.values())
+        elif isinstance(part, list):
+            left.extend(cast("list[Any]", part))
+    return names
+
+
+def _problem(problem: str, names: set[str], key: bytes) -> str:
+    """`$.path: kind of problem`. INVARIANT: only declared names, words of ours and digests, however the model named its arguments."""
+    place, _, rest = problem.partition(": ")
+    parts: list[str] = []
+    for part in place.removeprefix("$").split("."):
+        name, bracket, index = part.partition("[")
+        known = not name or name in names
+        safe = not bracket or index.replace("][", "").removesuffix("]").isdecimal()
+        parts.append(part if known and safe else _hidden(part, key))
+    word = next((one for one in _WRONG if rest.startswith(one)), "does not fit")
+    if rest.startswith("expected ") and set(rest.replace(",", "").split()) <= _TYPE_WORDS:
+        word = rest
+    elif word in ("missing", "unknown"):
+        name = rest[len(word) + 2 : -1]
+        word = f"{word} '{name if name in names else _hidden(name, key)}'"
+    return f"${'.'.join(parts)}: {word}"
+
+
+def _hidden(text: str, key: bytes) -> str:
+    return f"~{text_digest(key, text)[:12]}"
+
+
+_SCHEMA_STEPS: Final = 5_000
+_WRONG: Final = (
+    "missing",
+    "unknown",
+    "must be one of",
+    "must be at least",
+    "must be at most",
+    "must be greater",
+    "must be less",
+    "must be a multiple",
+    "must be",
+    "must fit exactly one of the permitted forms",
+    "fits none of the permitted forms",
+    "has a form that is not allowed",
+    "needs at least",
+    "at most",
+    "does not match",
+    "items must differ from each other",
+    "does not contain what it must",
+    "not valid JSON",
+    "a key is given twice",
+    "the answer is empty",
+)
+"""How problems begin."""
+_TYPE_WORDS: Final = frozenset(
+    {"expected", "got", "or", "array", "boolean", "integer", "null", "number", "object", "string"}
+)
+
+
+def _controls(ruling: Ruling) -> dict[str, dict[str, Any]]:
+    """What rules set. The rest of a tool's controls came with the request: addresses, tokens, anything."""
+    kept: dict[str, dict[str, Any]] = {}
+    for finding in ruling.findings if ruling.controls else ():
+        if finding.effect != "set_controls" or not finding.enforced or finding.lifted:
+            continue
+        for raw in {ruling.facts[place].raw_name for place in finding.facts} & ruling.controls.keys():
+            values = kept.setdefault(raw, {})
+            for name, limit in finding.action.controls.items():
+                value = ruling.controls[raw][name]
+                if isinstance(value, list):
+                    # A list of what is refused holds the caller's own entries too.
+                    before = values.get(name, [])
+                    value = [*before, *(one for one in cast("list[Any]", value) if one in limit and one not in before)]
+                values[name] = value
+    return kept
+
+
+def _gate(judged: Judged, shown: _Shown, *, capture: bool) -> dict[str, Any]:
     ruling, turn = judged.ruling, judged.turn
     used = {place for finding in ruling.findings for place in finding.facts}
     kept = [place for place, fact in enumerate(ruling.facts) if fact.source != "declared_tool" or place in used]
@@ -451,10 +582,10 @@ def _gate(judged: Judged, *, capture: bool) -> dict[str, Any]:
             "decision": ruling.decision,
             "phase": ruling.phase,
             "rule_id": ruling.rule_id,
-            "message": ruling.message,
+            "message": shown.message(ruling.message),
             "facts": [_fact(ruling.facts[place], capture=capture) for place in kept],
             "candidates": _candidates(ruling, places),
-            "findings": [_finding(finding, places) for finding in ruling.findings],
+            "findings": [_finding(finding, places, shown) for finding in ruling.findings],
             "conflicts": [{"rules": list(one.rules), "message": one.message} for one in ruling.conflicts],
             "calls": [
                 _kept(
@@ -473,7 +604,7 @@ def _gate(judged: Judged, *, capture: bool) -> dict[str, Any]:
             "route": _fields(ruling.route),
             "reask": ruling.reask or None,
             "binds_next": ruling.binds_next or None,
-            "controls": {kind: dict(values) for kind, values in ruling.controls.items()},
+            "controls": _controls(ruling),
             "bundles": list(ruling.bundles),
             "states": dict(ruling.states),
             "approvals": list(turn.approvals),
@@ -524,19 +655,19 @@ def _verdict(finding: Finding) -> str:
     return "matched" if finding.enforced else "observed"
 
 
-def _finding(finding: Finding, places: Mapping[int, int]) -> dict[str, Any]:
+def _finding(finding: Finding, places: Mapping[int, int], shown: _Shown) -> dict[str, Any]:
     record = _kept(
         {
             "rule_id": finding.rule_id,
             "kind": finding.kind,
             "action": finding.action.name,
             "effect": finding.effect,
-            "message": finding.message,
+            "message": shown.message(finding.message),
             "facts": [places[place] for place in finding.facts if place in places],
             "call_id": finding.call_id,
-            "evidence": dict(finding.evidence),
+            "evidence": shown.evidence(finding),
             "lifted": finding.lifted,
-            "error": finding.error,
+            "error": shown.error(finding.error),
             "bundle": finding.bundle,
         }
     )

@@ -343,6 +343,106 @@ def test_no_text_of_a_caller_is_in_a_receipt() -> None:
     assert len(at(exchange.receipt(), "decision.gates.1.facts.0.arguments_digest")) == 32
 
 
+FITS = """
+  - {id: fits, kind: argument_schema, tool: {name: '*'}}
+"""
+PAY = {
+    "type": "object",
+    "properties": {
+        "card": {"type": "string", "enum": ["tokSECRET"]},
+        "many": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+        "code": {"pattern": "^SECRET$"},
+        "more": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+    "required": ["card", "date"],
+    "additionalProperties": False,
+}
+
+
+def paid(arguments: str, schema: Any = None) -> Exchange:
+    """A tool with a schema is called with arguments that break it."""
+    exchange = Exchange(FITS)
+    tools = [DeclaredTool("pay", "pays", PAY if schema is None else schema)]
+    turn = Turn("request", "chat_completions", "coding", [TextItem("user", "pay")], tools, caller=CALLER)
+    exchange.put(turn)
+    exchange.put(Turn("reply", "chat_completions", "coding", [CallItem("c", "pay", arguments)], tools, caller=CALLER))
+    return exchange
+
+
+def test_problems_of_arguments_are_told_by_place_and_kind() -> None:
+    """G8: names the schema declares are told, names the model made up are digests, values and patterns are left out."""
+    exchange = paid(
+        '{"card": "4111SECRET", "skSECRET": 1, "code": "x", "many": [{"n": "SECRET"}], "more": {"keySECRET": "vSECRET"}}'
+    )
+    receipt = exchange.receipt()
+    problems = receipt["decision"]["gates"][1]["findings"][0]["evidence"]["problems"]
+
+    assert b"SECRET" not in receipts.canonical(receipt)
+    assert [problem.partition("~")[0] for problem in problems] == [
+        "$: missing 'date'",
+        "$.card: must be one of",
+        "$: unknown '",
+        "$.code: does not match",
+        "$.many[0].n: expected integer, got string",
+        "$.more.",
+    ]
+    assert "; ".join(problems) in receipt["decision"]["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{\"a: missing 'SECRET'\": 1}",
+        '{"a.b[SECRET]": 1}',
+        '{"more": {"x[0]SECRET: expected string, got SECRET": "x"}}',
+        '{"more": {"card: expected secret, got token": "x"}}',
+        "{SECRET",
+    ],
+)
+def test_no_name_of_an_argument_talks_its_way_into_a_receipt(arguments: str) -> None:
+    """G8: however a model names its arguments, its words are not kept."""
+    kept = receipts.canonical(paid(arguments).receipt()).lower()
+
+    assert b"secret" not in kept
+    assert b"token" not in kept
+
+
+def test_a_failed_rule_keeps_the_kind_of_failure_only() -> None:
+    """G8: a caller's schema that cannot be checked is not repeated."""
+    receipt = paid('{"card": "x"}', {"properties": {"card": {"pattern": "(?=SECRET)"}}}).receipt()
+    error = receipt["decision"]["gates"][1]["findings"][0]["error"]
+
+    assert error.startswith("SchemaUnsupported (~")
+    assert b"SECRET" not in receipts.canonical(receipt)
+
+
+def test_problems_are_told_in_full_where_capture_was_asked_for() -> None:
+    """G8: capture is the operator's choice, for problems as for arguments."""
+    receipt = paid('{"skSECRET": 1}', {"additionalProperties": False}).receipt(capture=True)
+
+    assert receipt["decision"]["gates"][1]["findings"][0]["evidence"]["problems"] == ["$: unknown 'skSECRET'"]
+
+
+def test_of_controls_only_what_a_rule_set_is_kept() -> None:
+    """G8: addresses and tokens of hosted tools go to the provider, not to a receipt."""
+    exchange = Exchange(
+        "\n  - {id: few, kind: tool_selector, action: set_controls, tool: {namespace: provider.*},"
+        " controls: {max_uses: 2, blocked_domains: [evil.test]}}\n"
+    )
+    given = {"max_uses": 9, "server_url": "https://u:SECRET@h/?token=SECRET", "blocked_domains": ["SECRET.test"]}
+    tools = [DeclaredTool("mcp", hosted="mcp", controls=given, server="a")]
+    ruling = exchange.put(
+        Turn("request", "responses", "coding", [TextItem("user", "x")], tools, caller=CALLER),
+    )
+    receipt = exchange.receipt()
+
+    assert next(iter(ruling.controls.values()))["server_url"] == given["server_url"]
+    assert list(receipt["decision"]["gates"][0]["controls"].values()) == [
+        {"max_uses": 2, "blocked_domains": ["evil.test"]}
+    ]
+    assert b"SECRET" not in receipts.canonical(receipt)
+
+
 def test_a_claim_leaves_its_digest_and_whether_it_was_believed() -> None:
     """A refused claim is recorded as one."""
     exchange = plain()
@@ -502,7 +602,7 @@ def test_withheld_tools_and_failures_explained() -> None:
     words = receipts.explain(exchange.receipt(Outcome("failed", 502, error="the provider timed out")))
 
     assert "  - withheld shell_exec by only-notes\n" in words
-    assert "  - only-notes (allowed_tools): block; the rule failed, which blocks: ValueError: boom\n" in words
+    assert "  - only-notes (allowed_tools): block; the rule failed, which blocks: ValueError (~" in words
     assert words.endswith("In the end: failed (the provider timed out).")
 
 
