@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .core import Message, ModelReply, PromptResponse, ProviderAdapter, Stepwise, StopReason, Turn
+from .openai import OpenAIAdapter
 from .retries import Retry
 from .scripted import ScriptedAdapter, ScriptError
 from .streaming import Answered, StreamEvent, TextDelta, ToolCalled, ToolFinished
@@ -11,6 +12,7 @@ __all__ = [
     "Answered",
     "Message",
     "ModelReply",
+    "OpenAIAdapter",
     "PromptResponse",
     "ProviderAdapter",
     "Retry",

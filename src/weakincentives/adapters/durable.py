@@ -204,6 +204,13 @@ class DurableLoop(Generic[RequestT, OutputT]):
         self._found(request_id)
         self._client.cancel_workflow(request_id)
 
+    def resume(self, request_id: str) -> None:
+        """Go on with a run that was called off, from where it stopped."""
+        found = self.status(request_id)
+        if found != "cancelled":
+            raise DurableRunError(f"Run {request_id} cannot be resumed: it is {found}, not cancelled.")
+        self._client.resume_workflow(request_id, queue_name=self.name)
+
     def session_path(self, request_id: str) -> str:
         """The file of a run's session, for `Session.open`; a worker holds it as long as the run goes on."""
         digest = hashlib.sha256(f"{self.name}\x1f{request_id}".encode()).hexdigest()[:32]
