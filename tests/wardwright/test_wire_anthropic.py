@@ -229,7 +229,10 @@ def test_tools_added_in_the_middle_are_declared() -> None:
             {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},
             DeclaredTool("str_replace_based_edit_tool"),
         ),
-        ({"type": "computer_20251124", "name": "computer", "display_width_px": 1}, DeclaredTool("computer")),
+        (
+            {"type": "computer_20251124", "name": "computer", "display_width_px": 1},
+            DeclaredTool("computer", further={"display_width_px": 1}),
+        ),
         ({"type": "memory_20250818", "name": "memory"}, DeclaredTool("memory")),
     ],
 )
@@ -451,3 +454,24 @@ def test_input_given_twice_must_agree() -> None:
     with pytest.raises(WireError) as caught:
         assembler.turn()
     assert str(caught.value) == "the pieces of 'input' and the whole of it disagree"
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        (
+            [{"type": "message_start", "message": {"model": "m", "content": [{"type": "text", "text": "x"}]}}],
+            "'message_start' already holds content, which only blocks may bring",
+        ),
+        (
+            [START, {"type": "message_delta", "delta": {"content": [{"type": "text", "text": "x"}]}}],
+            "'message_delta' already holds content, which only blocks may bring",
+        ),
+        ([START, START], "the message began twice"),
+    ],
+)
+def test_content_outside_the_blocks_is_refused(events: list[dict[str, Any]], message: str) -> None:
+    """Clients start from the message they are given: a call in it would be in no block, and nobody would judge it."""
+    with pytest.raises(WireError) as caught:
+        stream(*events)
+    assert str(caught.value) == message

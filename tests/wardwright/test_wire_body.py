@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import orjson
 import pytest
 
 from wardwright.errors import WireError
-from wardwright.wire import body, chat_completions
+from wardwright.wire import CallItem, anthropic, body, chat_completions, responses
 
 
 def test_an_object_is_read() -> None:
@@ -83,7 +84,48 @@ def test_a_repeated_key_shows_the_policy_what_is_forwarded() -> None:
     raw = b'{"model": "a", "messages": [], "messages": [{"role": "user", "content": "x"}], "model": "b"}'
     turn = chat_completions.parse_request(raw)
     assert (turn.model, len(turn.items)) == ("b", 1)
-    assert orjson.dumps(body.read(raw)) == b'{"model":"b","messages":[{"role":"user","content":"x"}]}'
+    assert body.write(body.read(raw)) == b'{"model":"b","messages":[{"role":"user","content":"x"}]}'
+
+
+TWICE = b'{"name": "shell_exec", "name": "ok", "arguments": "{}"}'
+CALL = b'{"id": "a", "type": "function", "function": ' + TWICE + b"}"
+
+
+def test_a_repeated_key_in_a_reply_shows_the_policy_what_is_forwarded() -> None:
+    """The call that is judged is the only one left in what is written again, deep inside a reply too."""
+    raw = (
+        b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": null, "tool_calls": [' + CALL + b"]}}]}"
+    )
+    assert list(chat_completions.parse_reply(raw).items) == [CallItem("a", "ok", "{}")]
+    assert b"shell_exec" not in body.write(body.read(raw))
+
+
+def test_a_repeated_key_in_a_stream_shows_the_policy_what_is_forwarded() -> None:
+    """What a stream was put together to holds what was judged, and nothing beside it."""
+    assembler = chat_completions.StreamAssembler()
+    delta = b'{"choices": [{"index": 0, "delta": {"tool_calls": [' + CALL + b']}, "finish_reason": "tool_calls"}]}'
+    assembler.feed(b"data: " + delta + b"\n\ndata: [DONE]\n\n")
+    assert list(assembler.turn().items) == [CallItem("a", "ok", "{}")]
+    assert b"shell_exec" not in body.write(assembler.body())
+
+
+@pytest.mark.parametrize(
+    ("parse", "fields"),
+    [
+        (responses.parse_request, {"input": ""}),
+        (anthropic.parse_request, {"messages": []}),
+        (chat_completions.parse_request, {"messages": []}),
+    ],
+)
+def test_a_refused_body_leaves_nothing_behind(parse: Any, fields: dict[str, Any]) -> None:
+    """Whoever may send bodies may not fill the memory with names of tools that nobody knows."""
+    tracemalloc.start()
+    for number in range(8):
+        with pytest.raises(WireError):
+            parse(orjson.dumps({"model": "m", **fields, "tools": [{"type": f"{number}" * 1_000_000}]}))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 2_000_000
 
 
 def test_a_value_of_the_wrong_type_is_told_with_its_path() -> None:

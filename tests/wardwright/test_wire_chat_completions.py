@@ -119,7 +119,7 @@ def test_custom_tools_have_text_for_arguments() -> None:
         )
     )
     assert list(turn.items) == [CallItem("a", "c", "ls")]
-    assert list(turn.tools) == [DeclaredTool("c", "d", None)]
+    assert list(turn.tools) == [DeclaredTool("c", "d", None, further={"format": {"type": "text"}})]
 
 
 def test_search_options_declare_a_hosted_tool() -> None:
@@ -414,3 +414,54 @@ def test_the_body_of_a_stream_is_the_whole_reply() -> None:
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 2},
     }
+
+
+SHELL = {"tool_calls": [{"id": "a", "type": "function", "function": {"name": "shell_exec", "arguments": "{}"}}]}
+
+
+@pytest.mark.parametrize("beside", [{"message": SHELL}, {"text": "x"}, SHELL])
+def test_an_answer_beside_the_delta_is_refused(beside: dict[str, Any]) -> None:
+    """A chunk says what it adds in its delta; clients that look elsewhere would act on what nobody judged."""
+    (name,) = beside
+    with pytest.raises(WireError) as caught:
+        stream({"choices": [{"index": 0, "delta": {}, **beside, "finish_reason": "tool_calls"}]})
+    assert str(caught.value) == f"the answer stands in 'delta', so {name!r} may not stand beside it - at `$.choices[0]`"
+
+
+def test_an_answer_beside_the_message_is_refused() -> None:
+    """A whole reply says what it says in its message, and nowhere else."""
+    body = {"model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "delta": SHELL}]}
+    with pytest.raises(WireError) as caught:
+        parse_reply(body)
+    assert str(caught.value) == "the answer stands in 'message', so 'delta' may not stand beside it - at `$.choices[0]`"
+
+
+def test_what_says_nothing_may_stand_beside_the_answer() -> None:
+    """Empty places and what providers add (filters, log probabilities) are no answer."""
+    choice = {"index": 0, "delta": {"content": "x"}, "message": None, "text": "", "logprobs": {"content": [1]}}
+    assembler = stream({"choices": [{**choice, "content_filter_results": {"hate": 1}, "finish_reason": "stop"}]})
+    assert list(assembler.turn().items) == [TextItem("assistant", "x")]
+
+
+def test_a_name_that_comes_again_without_the_id_is_refused() -> None:
+    """`pa` and `pa` is `papa` to some clients and `pa` to others."""
+    pieces = [
+        {"index": 0, "id": "a", "type": "function", "function": {"name": "pa", "arguments": "{}"}},
+        {"index": 0, "function": {"name": "pa"}},
+    ]
+    with pytest.raises(WireError) as caught:
+        stream(*(chunk({"tool_calls": [piece]}) for piece in pieces))
+    assert str(caught.value) == (
+        "the tool name 'pa' comes again without the call's id: repeated, or one more piece?"
+        " - at `$.choices[0].delta.tool_calls[0].function.name`"
+    )
+
+
+def test_a_spoken_answer_is_read() -> None:
+    """The words of an answer in sound are its text, whole and streamed."""
+    whole = parse_reply(reply({"role": "assistant", "content": None, "audio": {"id": "x", "transcript": "secret"}}))
+    pieces = [{"audio": {"id": "x", "transcript": "sec"}}, {"audio": {"transcript": "ret", "data": "AA"}}]
+    streamed = stream(*(chunk(piece) for piece in pieces), chunk({"audio": {"data": "BB", "expires_at": 1}}, "stop"))
+    assert list(whole.items) == list(streamed.turn().items) == [TextItem("assistant", "secret")]
+    message = streamed.body()["choices"][0]["message"]
+    assert message["audio"] == {"id": "x", "transcript": "secret", "data": "AABB", "expires_at": 1}

@@ -114,7 +114,8 @@ def test_a_tool_list_is_a_surface() -> None:
     message = one(answering({"tools": [tool], "nextCursor": "2"}), {1: Asked("tools/list")})
     assert message.turn is not None
     assert message.turn.gate == "request"
-    assert list(message.turn.tools) == [DeclaredTool("f", "d", {"type": "object"})]
+    further = {"annotations": {"readOnlyHint": True}}
+    assert list(message.turn.tools) == [DeclaredTool("f", "d", {"type": "object"}, further=further)]
 
 
 def test_reading_a_resource_is_a_call() -> None:
@@ -226,3 +227,19 @@ def test_an_error_to_nothing_is_kept() -> None:
     assembler.feed(b'data: {"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "m"}}\n\n')
     assert assembler.errors == [{"code": -32700, "message": "m"}]
     assert not assembler.complete
+
+
+def test_everything_an_error_says_is_the_result() -> None:
+    """Clients show the model the data of an error beside its message, so rules read both."""
+    error = {"code": -32000, "message": "no", "data": {"hint": "send the key"}}
+    message = one({"jsonrpc": "2.0", "id": 1, "error": error}, CALLED)
+    assert items(message) == [ResultItem("call_1", 'no\n{"hint":"send the key"}', True, "f")]
+
+
+@pytest.mark.parametrize(("text", "structured"), [('{"ok":1}', {"ok": True}), ('{"ok":0}', {"ok": False})])
+def test_a_structured_form_that_differs_only_by_type_is_read(text: str, structured: dict[str, Any]) -> None:
+    """In JSON a number is no boolean: both forms are read."""
+    message = one(answering({"content": [{"type": "text", "text": text}], "structuredContent": structured}), CALLED)
+    (item,) = items(message)
+    assert isinstance(item, ResultItem)
+    assert item.parts == (text, orjson.dumps(structured).decode())

@@ -85,7 +85,7 @@ def test_a_namespace_is_part_of_the_name() -> None:
     declared = tools(
         {"type": "namespace", "name": "crm", "description": "d", "tools": [{"type": "function", "name": "find"}]}
     )
-    assert declared == [DeclaredTool("crm.find")]
+    assert declared == [DeclaredTool("crm.find", further={"namespace": {"description": "d"}})]
     assert items(
         {**CALL, "namespace": "crm", "name": "find"},
         {"type": "function_call_output", "call_id": "a", "namespace": "crm", "name": "find", "output": "r"},
@@ -290,7 +290,10 @@ def test_a_compaction_is_an_event_that_rules_can_match() -> None:
             {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True},
             DeclaredTool("f", "d", {"type": "object"}),
         ),
-        ({"type": "custom", "name": "c", "format": {"type": "text"}}, DeclaredTool("c")),
+        (
+            {"type": "custom", "name": "c", "format": {"type": "text"}},
+            DeclaredTool("c", further={"format": {"type": "text"}}),
+        ),
         (
             {"type": "web_search_preview_2025_03_11", "search_context_size": "low"},
             DeclaredTool("web_search", hosted="web_search", controls={"search_context_size": "low"}),
@@ -305,7 +308,7 @@ def test_a_compaction_is_an_event_that_rules_can_match() -> None:
             DeclaredTool("code_interpreter", hosted="code_interpreter", controls={"container": {"type": "auto"}}),
         ),
         ({"type": "image_generation"}, DeclaredTool("image_generation", hosted="image_generation", controls={})),
-        ({"type": "computer_use_preview", "display_width": 1}, DeclaredTool("computer")),
+        ({"type": "computer_use_preview", "display_width": 1}, DeclaredTool("computer", further={"display_width": 1})),
         ({"type": "local_shell"}, DeclaredTool("local_shell")),
         ({"type": "apply_patch"}, DeclaredTool("apply_patch")),
         ({"type": "shell"}, DeclaredTool("shell")),
@@ -539,3 +542,148 @@ def test_a_final_response_that_cuts_the_text_otherwise_is_refused() -> None:
     with pytest.raises(WireError) as caught:
         assembler.turn()
     assert str(caught.value) == "the streamed items and the final response disagree"
+
+
+def event(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": f"response.{kind}", **fields}
+
+
+OTHER = {**CALL, "id": "fd", "call_id": "b", "name": "g"}
+ENDED = "output item 0 went on after its end"
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        (
+            [
+                event("output_item.added", output_index=0, item=CALL),
+                event("output_item.added", output_index=0, item=OTHER),
+            ],
+            "output item 0 began twice",
+        ),
+        (
+            [
+                event("output_item.done", output_index=0, item=CALL),
+                event("output_item.done", output_index=0, item=OTHER),
+            ],
+            ENDED,
+        ),
+        ([event("output_item.done", item=CALL), event("output_item.done", item=OTHER)], ENDED),
+        ([event("output_item.done", item=CALL), event("output_item.added", item=OTHER)], "output item 0 began twice"),
+        (
+            [
+                event("output_item.done", output_index=0, item=CALL),
+                event("output_item.added", output_index=1, item=OTHER),
+                event("output_item.done", item=OTHER),
+            ],
+            "expected a number, got null - at `$.output_index`",
+        ),
+        (
+            [
+                event("output_item.done", output_index=0, item=CALL),
+                event("function_call_arguments.delta", output_index=0, delta="x"),
+            ],
+            ENDED,
+        ),
+        (
+            [
+                event("output_item.done", output_index=0, item=CALL),
+                event("function_call_arguments.done", output_index=0, arguments="{}"),
+            ],
+            ENDED,
+        ),
+        (
+            [event("created", response={"model": "m", "output": [CALL]})],
+            "'response.created' already holds output, which only items and the final response may bring",
+        ),
+    ],
+)
+def test_an_item_begins_once_and_ends_once(events: list[dict[str, Any]], message: str) -> None:
+    """Clients act on finished items: none may take the place of another, and none may come outside them."""
+    with pytest.raises(WireError) as caught:
+        stream(*events)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("name", "g"), ("call_id", "b"), ("namespace", "ns"), ("type", "custom_tool_call"), ("arguments", "1")],
+)
+def test_an_item_ends_as_it_began(key: str, value: str) -> None:
+    """What an item says when it begins is what it says when it ends: clients show or run either."""
+    with pytest.raises(WireError) as caught:
+        stream(
+            event("output_item.added", output_index=0, item={**CALL, key: value}),
+            event("output_item.done", output_index=0, item=CALL),
+        )
+    assert str(caught.value) == f"output item 0 began with another {key!r} than it ended with"
+
+
+def test_an_item_may_begin_empty() -> None:
+    """Arguments come in pieces after an empty beginning, and one item needs no number."""
+    assembler = stream(
+        event("output_item.added", item={**CALL, "arguments": "", "status": "in_progress"}),
+        event("function_call_arguments.delta", delta="{}"),
+        event("function_call_arguments.done", arguments="{}"),
+        event("output_item.done", item=CALL),
+        completed(CALL),
+    )
+    assert assembler.complete
+    assert list(assembler.turn().items) == [CallItem("a", "f", "{}")]
+
+
+def message(*texts: str) -> dict[str, Any]:
+    parts = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    return {"type": "message", "id": "m", "role": "assistant", "content": parts}
+
+
+def part(kind: str, text: str) -> dict[str, Any]:
+    said = {"type": "output_text", "text": text, "annotations": []}
+    return event(f"content_part.{kind}", output_index=0, content_index=0, part=said)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [part("done", "no")],
+        [part("added", "n"), event("output_text.delta", output_index=0, content_index=0, delta="no")],
+        [event("output_item.added", output_index=0, item=message("no"))],
+    ],
+)
+def test_parts_agree_with_the_item(told: list[dict[str, Any]]) -> None:
+    """Words that a part or an item begins with, or that a part is told with again, are the words the item ends with."""
+    with pytest.raises(WireError) as caught:
+        stream(*told, event("output_item.done", output_index=0, item=message("yes")))
+    assert str(caught.value) == "the pieces of 'text' and the whole of it disagree"
+
+
+def test_parts_that_agree_pass() -> None:
+    """The usual order of events around a text is one text."""
+    assembler = stream(
+        event("output_item.added", output_index=0, item=message()),
+        part("added", ""),
+        event("output_text.delta", output_index=0, content_index=0, delta="yes"),
+        event("output_text.done", output_index=0, content_index=0, text="yes"),
+        part("done", "yes"),
+        event("output_item.done", output_index=0, item=message("yes")),
+        completed(message("yes")),
+    )
+    assert list(assembler.turn().items) == [TextItem("assistant", "yes")]
+
+
+def test_an_unknown_part_in_a_stream_is_refused() -> None:
+    """A part of a kind that nobody here reads may not pass between the others."""
+    with pytest.raises(WireError) as caught:
+        stream(event("content_part.added", output_index=0, content_index=0, part={"type": "output_audio"}))
+    assert str(caught.value) == "content part 'output_audio' is not known here, so it may not pass - at `$.part.type`"
+
+
+def test_a_spoken_stream_is_refused() -> None:
+    """Words that are only spoken would be in no item, so nobody would read them."""
+    with pytest.raises(WireError) as caught:
+        stream(event("audio.transcript.delta", delta="secret"))
+    assert (
+        str(caught.value)
+        == "event 'response.audio.transcript.delta' is not known here, so it may not pass - at `$.type`"
+    )

@@ -8,7 +8,7 @@ client's call like any other. A transcript or a choice of model that stays with 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -16,24 +16,31 @@ import orjson
 
 from wardwright.errors import WireError
 from wardwright.wire.body import (
+    MAX_KIND,
+    Declared,
     Json,
+    KnownTools,
     Object,
     check_fields,
     claims_of,
-    count_of,
+    defined,
     dumped,
-    is_json,
+    forcing,
     joined,
     list_of,
+    listed,
+    named,
     object_of,
     read,
+    rest,
     schema_of,
     settled,
     text_of,
     unknown,
+    usage_of,
     wrong,
 )
-from wardwright.wire.sse import EventReader
+from wardwright.wire.sse import Assembler, Event
 from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
@@ -46,7 +53,6 @@ from wardwright.wire.turn import (
     ToolChoice,
     ToolChoiceMode,
     Turn,
-    Usage,
 )
 
 READ: Final = frozenset(
@@ -166,10 +172,12 @@ TOOLSETS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Tools that one declaration stands for; each is declared as `<set>.<member>`, the name its calls get too."""
 
+_CHOICE_FIELDS: Final = frozenset({"type", "name", "toolset_name", "disable_parallel_tool_use"})
 _ROLES: Final[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
 _MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "any": "required", "none": "none"}
 _NO_CONTROLS: Final = frozenset({"type", "name", "cache_control"})
 _SECRETS: Final = frozenset({"type", "name", "authorization_token"})
+_TOOLSET_FIELDS: Final = frozenset({"type", "mcp_server_name", "cache_control", "configs", "default_config", "tools"})
 _VERSION: Final = re.compile(r"_\d{8}\Z")
 _MAX_DEPTH: Final = 32
 
@@ -193,12 +201,13 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     fields = read(body)
     if not _REQUEST_FIELDS.issuperset(fields):
         check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
-    lowering = _Lowering(passing, True)
+    if fields.get("mcp_servers") is None and fields.get("container") is None:
+        lowering = _Lowering(passing, True, _KNOWN.read(fields.get("tools"), passing))
+    else:
+        lowering = _Lowering(passing, True, _all_tools(fields, passing))
     system = fields.get("system")
     if system is not None:
         lowering.message("system", system, "system")
-    if "tools" in fields or "mcp_servers" in fields or "container" in fields:
-        lowering.declare_all(fields)
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise wrong("messages", "a list", messages)
@@ -217,14 +226,15 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
                 lowering.items.append(TextItem(speaker, content))
         else:
             lowering.message(speaker, content, f"messages[{index}].content")
+    tools = lowering.tools.all()
     return settled(
         Turn(
             "request",
             "anthropic",
             text_of(fields, "model", ""),
             lowering.items,
-            lowering.tools,
-            _tool_choice(fields),
+            tools,
+            _tool_choice(fields, tools, passing),
             stream=fields.get("stream") is True,
             claims=claims_of(fields),
             response_format=_response_format(fields),
@@ -246,8 +256,11 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
             "anthropic",
             text_of(fields, "model", ""),
             lowering.items,
-            lowering.tools,
-            usage=_usage(fields),
+            lowering.tools.all(),
+            # Tokens read from or written to a cache are not among `input_tokens` here; other wires count them in.
+            usage=usage_of(
+                fields, "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
+            ),
         )
     )
 
@@ -255,9 +268,9 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
 class _Lowering:
     """Collects the items and tools of one body, in wire order."""
 
-    __slots__ = ("_called", "_declared", "_passing", "_request", "_role", "_texts", "items", "tools")
+    __slots__ = ("_called", "_passing", "_request", "_role", "_texts", "items", "tools")
 
-    def __init__(self, passing: Collection[str], request: bool) -> None:
+    def __init__(self, passing: Collection[str], request: bool, tools: Sequence[DeclaredTool] = ()) -> None:
         self._passing = passing
         self._request = request
         self._role: Role = "user"
@@ -265,10 +278,8 @@ class _Lowering:
         """Text blocks that stand next to each other; they become one item."""
         self._called: dict[str, tuple[str, str]] = {}
         """Calls on provider-side MCP servers: id -> server and tool."""
-        self._declared: dict[tuple[str, str | None], DeclaredTool] = {}
-        """The tools by name and server, once a message brings more of them."""
         self.items: list[Item] = []
-        self.tools: list[DeclaredTool] = []
+        self.tools = Declared(tools)
 
     def message(self, role: Role, content: Json, path: str) -> None:
         if isinstance(content, str):
@@ -346,9 +357,7 @@ class _Lowering:
     def tool_use(self, block: Object, path: str) -> None:
         if self._texts:
             self._end_text()
-        name = block.get("name")
-        if not isinstance(name, str):
-            raise wrong(f"{path}.name", "a string", name)
+        name = named(block, path)
         call_id = block.get("id")
         if not isinstance(call_id, str):
             call_id = text_of(block, "id", path)
@@ -401,95 +410,17 @@ class _Lowering:
 
     # Declared tools
 
-    def declare_all(self, fields: Object) -> None:
-        servers: dict[str, Object] = {}
-        for index, server in enumerate(list_of(fields, "mcp_servers", "")):
-            if not isinstance(server, dict):
-                raise wrong(f"mcp_servers[{index}]", "an object", server)
-            name = text_of(server, "name", f"mcp_servers[{index}]")
-            servers[name] = {key: value for key, value in server.items() if key not in _SECRETS}
-        named: set[str] = set()
-        for index, tool in enumerate(list_of(fields, "tools", "")):
-            if not isinstance(tool, dict):
-                raise wrong(f"tools[{index}]", "an object", tool)
-            if tool.get("type") == "mcp_toolset":
-                name = text_of(tool, "mcp_server_name", f"tools[{index}]")
-                named.add(name)
-                self._toolset(tool, name, servers.get(name, {}), f"tools[{index}]")
-            else:
-                self.declare(tool, f"tools[{index}]")
-        for name, controls in servers.items():
-            if name not in named:
-                self.tools.append(DeclaredTool("mcp", "", None, "mcp", controls, name))
-        container = fields.get("container")
-        if isinstance(container, dict):
-            skills = list_of(container, "skills", "container")
-            if skills:
-                self.tools.append(DeclaredTool("skills", hosted="skills", controls={"skills": skills}))
-
-    def declare(self, tool: Object, path: str) -> None:
-        kind = tool.get("type")
-        if kind is None or kind == "custom":
-            if not _DEFINITION_FIELDS.issuperset(tool):
-                check_fields(tool, _DEFINITION_FIELDS, {}, self._passing, path)
-            name = tool.get("name")
-            if not isinstance(name, str):
-                raise wrong(f"{path}.name", "a string", name)
-            description = tool.get("description")
-            if description is None:
-                description = ""
-            elif not isinstance(description, str):
-                raise wrong(f"{path}.description", "a string", description)
-            schema = tool.get("input_schema")
-            if schema is not None and not isinstance(schema, dict):
-                raise wrong(f"{path}.input_schema", "an object", schema)
-            self.tools.append(DeclaredTool(name, description, schema))
-            return
-        if not isinstance(kind, str):
-            raise wrong(f"{path}.type", "a string", kind)
-        plain = kind_of(kind)
-        toolset = plain.removesuffix("_toolset")
-        if plain in _HOSTED:
-            controls = {key: value for key, value in tool.items() if key not in _NO_CONTROLS}
-            self.tools.append(DeclaredTool(plain, hosted=plain, controls=controls))
-        elif plain in _CLIENT:
-            self.tools.append(DeclaredTool(text_of(tool, "name", path) or plain))
-        elif toolset != plain and toolset in TOOLSETS:
-            configs = object_of(tool, "configs", path)
-            for member in TOOLSETS[toolset]:
-                if object_of(configs, member, f"{path}.configs").get("enabled") is not False:
-                    self.tools.append(DeclaredTool(f"{toolset}.{member}"))
-        else:
-            raise unknown(f"{path}.type", "kind of tool", kind)
-
-    def _toolset(self, tool: Object, server: str, known: Object, path: str) -> None:
-        controls = dict(known)
-        for key in ("configs", "default_config"):
-            if tool.get(key) is not None:
-                controls[key] = tool[key]
-        self.tools.append(DeclaredTool("mcp", "", None, "mcp", controls, server))
-        self.tools += _listed(tool, server, path)
-
     def mcp_tool_listing(self, block: Object, path: str) -> None:
         for tool in _listed(block, text_of(block, "mcp_server_name", path), path):
-            self._once(tool)
-
-    def _once(self, tool: DeclaredTool) -> None:
-        """A tool that a message brings: declared already, word for word, it is no second declaration."""
-        if not self._declared:
-            self._declared = {(known.name, known.server): known for known in self.tools}
-        if self._declared.get((tool.name, tool.server)) != tool:
-            self._declared[tool.name, tool.server] = tool
-            self.tools.append(tool)
+            self.tools.once(tool)
 
     def tool_addition(self, block: Object, path: str) -> None:
         change = object_of(block, "tool", path)
         kind = text_of(change, "type", f"{path}.tool")
         if kind == "tool_definition":
-            found = _Lowering(self._passing, self._request)
-            found.declare(object_of(change, "definition", f"{path}.tool"), f"{path}.tool.definition")
-            for tool in found.tools:
-                self._once(tool)
+            definition = object_of(change, "definition", f"{path}.tool")
+            for tool in _declared(definition, self._passing, f"{path}.tool.definition"):
+                self.tools.once(tool)
         elif kind not in {"tool_reference", "mcp_tool_reference", "mcp_toolset_reference"}:
             raise unknown(f"{path}.tool.type", "tool change", kind)
 
@@ -514,26 +445,91 @@ _LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
 }
 
 
-@lru_cache(maxsize=256)
 def kind_of(tool_type: str) -> str:
     """A hosted tool's kind: its type or name without the version (`web_search_20250305` is `web_search`)."""
+    # WHY NOT every type: callers choose them, and refused ones would stay in memory.
+    return _plain(tool_type) if len(tool_type) <= MAX_KIND else tool_type
+
+
+@lru_cache(maxsize=256)
+def _plain(tool_type: str) -> str:
     plain = _VERSION.sub("", tool_type)
     return _KINDS.get(plain, plain)
 
 
+def _all_tools(fields: Object, passing: Collection[str]) -> list[DeclaredTool]:
+    """Those in `tools`, and what servers and containers bring."""
+    servers: dict[str, Object] = {}
+    for index, server in enumerate(list_of(fields, "mcp_servers", "")):
+        if not isinstance(server, dict):
+            raise wrong(f"mcp_servers[{index}]", "an object", server)
+        name = text_of(server, "name", f"mcp_servers[{index}]")
+        if name in servers:
+            raise WireError(f"two MCP servers have the name {name!r} - at `$.mcp_servers[{index}]`")
+        servers[name] = {key: value for key, value in server.items() if key not in _SECRETS}
+    tools = _tools(list_of(fields, "tools", ""), passing, servers)
+    told = {tool.server for tool in tools}
+    tools += [DeclaredTool("mcp", "", None, "mcp", servers[name], name) for name in servers if name not in told]
+    container = fields.get("container")
+    if isinstance(container, dict):
+        skills = list_of(container, "skills", "container")
+        if skills:
+            tools.append(DeclaredTool("skills", hosted="skills", controls={"skills": skills}))
+    return tools
+
+
+def _tools(
+    declared: list[Json], passing: Collection[str], servers: Mapping[str, Object] | None = None
+) -> list[DeclaredTool]:
+    tools: list[DeclaredTool] = []
+    for index, tool in enumerate(declared):
+        if not isinstance(tool, dict):
+            raise wrong(f"tools[{index}]", "an object", tool)
+        if tool.get("type") != "mcp_toolset":
+            tools += _declared(tool, passing, f"tools[{index}]")
+            continue
+        server = text_of(tool, "mcp_server_name", f"tools[{index}]")
+        controls = dict((servers or {}).get(server, {}))
+        controls.update((key, tool[key]) for key in ("configs", "default_config") if tool.get(key) is not None)
+        tools.append(DeclaredTool("mcp", "", None, "mcp", controls, server, rest(tool, _TOOLSET_FIELDS)))
+        tools += _listed(tool, server, f"tools[{index}]")
+    return tools
+
+
+_KNOWN: Final = KnownTools(_tools)
+
+
+def _declared(tool: Object, passing: Collection[str], path: str) -> list[DeclaredTool]:
+    """What one definition declares: a tool, or all those of a set."""
+    kind = tool.get("type")
+    if kind is None or kind == "custom":
+        return [defined(tool, "input_schema", _DEFINITION_FIELDS, passing, path)]
+    if not isinstance(kind, str):
+        raise wrong(f"{path}.type", "a string", kind)
+    plain = kind_of(kind)
+    toolset = plain.removesuffix("_toolset")
+    if plain in _HOSTED:
+        controls = {key: value for key, value in tool.items() if key not in _NO_CONTROLS}
+        return [DeclaredTool(plain, hosted=plain, controls=controls)]
+    further = rest(tool, _NO_CONTROLS, "configs")
+    if plain in _CLIENT:
+        return [DeclaredTool(text_of(tool, "name", path) or plain, further=further)]
+    if toolset == plain or toolset not in TOOLSETS:
+        raise unknown(f"{path}.type", "kind of tool", kind)
+    tools: list[DeclaredTool] = []
+    configs = object_of(tool, "configs", path)
+    for member in TOOLSETS[toolset]:
+        config = object_of(configs, member, f"{path}.configs")
+        if config.get("enabled") is not False:
+            more = further if not config else {**(further or {}), "config": config}
+            tools.append(DeclaredTool(f"{toolset}.{member}", further=more))
+    return tools
+
+
 def _listed(listing: Object, server: str, path: str) -> list[DeclaredTool]:
     """The tools of a provider-side MCP server, as it listed them."""
-    tools: list[DeclaredTool] = []
-    for index, tool in enumerate(list_of(listing, "tools", path)):
-        where = f"{path}.tools[{index}]"
-        if not isinstance(tool, dict):
-            raise wrong(where, "an object", tool)
-        name = tool.get("name")
-        if not isinstance(name, str):
-            raise wrong(f"{where}.name", "a string", name)
-        schema = object_of(tool, "input_schema", where)
-        tools.append(DeclaredTool(name, text_of(tool, "description", where), schema, "mcp", None, server))
-    return tools
+    tools = list_of(listing, "tools", path)
+    return [listed(tool, "input_schema", server, f"{path}.tools[{index}]") for index, tool in enumerate(tools)]
 
 
 def _arguments(block: Object, path: str) -> str:
@@ -598,20 +594,19 @@ def _words(value: Json, path: str, depth: int) -> list[str]:
     return []
 
 
-def _tool_choice(fields: Object) -> ToolChoice | None:
+def _tool_choice(fields: Object, tools: Sequence[DeclaredTool], passing: Collection[str]) -> ToolChoice | None:
     if fields.get("tool_choice") is None:
         return None
     choice = object_of(fields, "tool_choice", "")
+    check_fields(choice, _CHOICE_FIELDS, {}, passing, "tool_choice")
     kind = text_of(choice, "type", "tool_choice")
     if kind == "tool":
-        name = choice.get("name")
-        if not isinstance(name, str):
-            raise wrong("tool_choice.name", "a string", name)
-        return ToolChoice("tool", (name,))
+        name, toolset = named(choice, "tool_choice"), text_of(choice, "toolset_name", "tool_choice")
+        return ToolChoice("tool", (f"{toolset}.{name}" if toolset else name,))
     mode = _MODES.get(kind)
     if mode is None:
         raise unknown("tool_choice.type", "tool choice", kind)
-    return ToolChoice(mode)
+    return forcing(ToolChoice(mode), tools)
 
 
 def _response_format(fields: Object) -> Mapping[str, Any] | None:
@@ -622,15 +617,6 @@ def _response_format(fields: Object) -> Mapping[str, Any] | None:
     return schema_of(
         object_of(object_of(fields, "output_config", ""), "format", "output_config"), "output_config.format"
     )
-
-
-def _usage(fields: Object) -> Usage | None:
-    usage = fields.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    # Tokens read from or written to a cache are not among `input_tokens` here; other wires count them in.
-    cached = count_of(usage, "cache_creation_input_tokens") + count_of(usage, "cache_read_input_tokens")
-    return Usage(count_of(usage, "input_tokens") + cached, count_of(usage, "output_tokens"))
 
 
 # Streams
@@ -645,13 +631,13 @@ _PIECES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-class StreamAssembler:
+class StreamAssembler(Assembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
 
-    __slots__ = ("_blocks", "_citations", "_ended", "_message", "_open", "_passing", "_pieces", "_reader", "errors")
+    __slots__ = ("_blocks", "_citations", "_ended", "_message", "_open", "_passing", "_pieces")
 
     def __init__(self, *, passing: Collection[str] = ()) -> None:
-        self._reader = EventReader()
+        super().__init__()
         self._passing = passing
         self._message: Object = {}
         self._blocks: dict[int, Object] = {}
@@ -659,25 +645,11 @@ class StreamAssembler:
         self._pieces: dict[int, dict[str, list[str]]] = {}
         self._citations: dict[int, list[Json]] = {}
         self._ended = False
-        self.errors: list[Object] = []
-        """What the provider reported as an error inside the stream."""
 
     @property
     def complete(self) -> bool:
         """The stream said that it ended, every block did, and no error came."""
         return self._ended and not self._open and not self.errors
-
-    def feed(self, data: bytes) -> None:
-        """Takes the next bytes, cut anywhere."""
-        for event in self._reader.feed(data):
-            self._take(event.name, event.data)
-
-    def close(self) -> None:
-        """The connection ended."""
-        for event in self._reader.close():
-            # What was cut short is no event: the stream is incomplete, not wrong.
-            if is_json(event.data):
-                self._take(event.name, event.data)
 
     def body(self) -> dict[str, Any]:
         """The reply as it would have come in one piece, as far as it came."""
@@ -705,38 +677,43 @@ class StreamAssembler:
                 block[key] = whole
         return block
 
-    def _take(self, name: str, data: bytes) -> None:
-        if not data.strip():
-            return
-        event = read(data)
-        kind = text_of(event, "type", "") or name
+    def _take(self, event: Event) -> None:
+        said = read(event.data)
+        kind = text_of(said, "type", "") or event.name
         if kind == "ping":
             return
         if self._ended:
             raise WireError("the stream went on after its end")
         if kind == "content_block_delta":
-            self._grow(self._index(event, True), object_of(event, "delta", ""))
+            self._grow(self._index(said, True), object_of(said, "delta", ""))
         elif kind == "content_block_start":
-            index = self._index(event, False)
-            self._blocks[index] = object_of(event, "content_block", "")
+            index = self._index(said, False)
+            self._blocks[index] = object_of(said, "content_block", "")
             self._open.add(index)
         elif kind == "content_block_stop":
-            self._open.discard(self._index(event, True))
+            self._open.discard(self._index(said, True))
         elif kind == "message_start":
-            self._message = dict(object_of(event, "message", ""))
+            if self._message or self._blocks:
+                raise WireError("the message began twice")
+            self._message = self._without_content(object_of(said, "message", ""), kind)
         elif kind == "message_delta":
-            self._message.update(object_of(event, "delta", ""))
-            usage = object_of(event, "usage", "")
+            self._message.update(self._without_content(object_of(said, "delta", ""), kind))
+            usage = object_of(said, "usage", "")
             total = dict(object_of(self._message, "usage", ""))
             total.update((key, value) for key, value in usage.items() if value is not None)
             self._message["usage"] = total
         elif kind == "message_stop":
             self._ended = True
         elif kind == "error":
-            error = event.get("error")
-            self.errors.append(error if isinstance(error, dict) else event)
+            self._failed(said.get("error"), said)
         elif kind not in self._passing:
             raise unknown("type", "event", kind)
+
+    def _without_content(self, message: Object, kind: str) -> Object:
+        """Clients may start from what stands there, and it would be in no block."""
+        if message.get("content"):
+            raise WireError(f"{kind!r} already holds content, which only blocks may bring")
+        return dict(message)
 
     def _grow(self, index: int, delta: Object) -> None:
         kind = text_of(delta, "type", "delta")

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 import orjson
 
 from wardwright.errors import WireError
-from wardwright.wire.turn import DeclaredTool, Turn
+from wardwright.wire.turn import DeclaredTool, ToolChoice, ToolChoiceMode, Turn, Usage
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Object: TypeAlias = dict[str, Json]
@@ -23,7 +23,19 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 MAX_KNOWN_BYTES: Final = 4_000_000
 """Of declared tools that are kept, as they were written; none bigger than a twentieth of it."""
 
+MAX_KIND: Final = 64
+"""Characters of a tool's type that is looked up, and of an unknown word that is told; none that exists is longer."""
+
 _TOO_DEEP: Final = "a tool, an output format or a claim is nested too deeply, or not JSON"
+
+_TOLD_ELSEWHERE: Final = frozenset(
+    {"type", "name", "description", "cache_control", "defer_loading", "eager_input_streaming", "strict"}
+)
+"""Of a caller's tool: told by other means, or nothing that the model reads. All else is pinned with the definition."""
+
+_LISTED_ELSEWHERE: Final = frozenset({"name", "description"})
+
+_MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
 
 _WORDS: Final[Mapping[type, str]] = {
     str: "a string",
@@ -69,13 +81,14 @@ def write(value: Json) -> bytes:
 
 
 def settled(turn: Turn) -> Turn:
-    """`turn`, unless a schema or control in it is nested too deeply to be hashed; all else in a turn is flat."""
-    if turn.tools or turn.claims is not None or turn.response_format is not None:
+    """`turn`, unless a schema or control in it is nested too deeply to be hashed; all else in a turn is flat.
+
+    Tools in a tuple come from `KnownTools`, which has looked already.
+    """
+    tools = () if isinstance(turn.tools, tuple) else turn.tools
+    if tools or turn.claims is not None or turn.response_format is not None:
         # WHY NOT the tools themselves: slotted dataclasses take five times as long.
-        schemas = [
-            tool.schema if tool.controls is None and tool.further is None else (tool.schema, tool.controls, tool.further)
-            for tool in turn.tools
-        ]
+        schemas = [(tool.schema, tool.controls, tool.further) for tool in tools]
         try:
             orjson.dumps((schemas, turn.claims, turn.response_format))
         except (orjson.JSONEncodeError, RecursionError):
@@ -122,6 +135,101 @@ class KnownTools:
         return known
 
 
+def defined(
+    tool: Json, schema: str, fields: Collection[str], passing: Collection[str], path: str, namespace: str = ""
+) -> DeclaredTool:
+    """A caller's own tool. `schema`: the field with its schema; `fields`: those it may have."""
+    if not isinstance(tool, dict):
+        raise wrong(path, "an object", tool)
+    check_fields(tool, fields, {}, passing, path)
+    name = named(tool, path)
+    parameters = None if tool.get(schema) is None else object_of(tool, schema, path)
+    further = rest(tool, _TOLD_ELSEWHERE, schema)
+    return DeclaredTool(
+        f"{namespace}.{name}" if namespace else name, text_of(tool, "description", path), parameters, further=further
+    )
+
+
+def listed(tool: Json, schema: str, server: str | None, path: str) -> DeclaredTool:
+    """A tool as an MCP server lists it; `server`: its label, when the provider's side calls it. All it says is pinned."""
+    if not isinstance(tool, dict):
+        raise wrong(path, "an object", tool)
+    return DeclaredTool(
+        named(tool, path),
+        text_of(tool, "description", path),
+        object_of(tool, schema, path),
+        None if server is None else "mcp",
+        None,
+        server,
+        rest(tool, _LISTED_ELSEWHERE, schema),
+    )
+
+
+def rest(tool: Object, told: Collection[str], schema: str = "") -> Mapping[str, Any] | None:
+    """What a definition says beyond the fields `told` and `schema`; None when that is nothing."""
+    further = {key: value for key, value in tool.items() if value is not None and key not in told and key != schema}
+    return further or None
+
+
+def named(fields: Object, path: str) -> str:
+    """The name of a tool, which must be there."""
+    name = fields.get("name")
+    if isinstance(name, str):
+        return name
+    raise wrong(f"{path}.name" if path else "name", "a string", name)
+
+
+class Declared:
+    """The tools of one body: those of the field `tools`, then those that items or messages bring."""
+
+    __slots__ = ("_by_name", "_more", "_tools")
+
+    def __init__(self, tools: Sequence[DeclaredTool] = ()) -> None:
+        self._tools = tools
+        self._more: list[DeclaredTool] = []
+        self._by_name: dict[tuple[str, str | None], DeclaredTool] = {}
+
+    def once(self, tool: DeclaredTool) -> None:
+        """A tool that a message brings: declared already, word for word, it is no second declaration."""
+        if not self._by_name:
+            self._by_name = {(known.name, known.server): known for known in self._tools}
+        if self._by_name.get((tool.name, tool.server)) != tool:
+            self._by_name[tool.name, tool.server] = tool
+            self._more.append(tool)
+
+    def all(self) -> Sequence[DeclaredTool]:
+        return [*self._tools, *self._more] if self._more else self._tools
+
+
+def forcing(choice: ToolChoice, tools: Sequence[DeclaredTool]) -> ToolChoice:
+    """`choice`, unless some tool is required and there is only one: then that one is forced, however it was worded."""
+    if choice.mode != "required":
+        return choice
+    names = set(choice.names) or {tool.name if tool.server is None else f"{tool.name}:{tool.server}" for tool in tools}
+    return ToolChoice("tool", tuple(names)) if len(names) == 1 else choice
+
+
+def mode_of(word: str, path: str) -> ToolChoiceMode:
+    """The mode that OpenAI's wires name by this word."""
+    mode = _MODES.get(word)
+    if mode is None:
+        raise unknown(path, "tool choice", word)
+    return mode
+
+
+def allowed_choice(allowed: Object, path: str, name_of: Callable[[Object, str], str]) -> ToolChoice:
+    """A permitted subset: `mode` and `tools`, as Chat Completions and Responses both write it."""
+    mode = mode_of(text_of(allowed, "mode", path), f"{path}.mode")
+    if mode == "none":
+        raise unknown(f"{path}.mode", "tool choice", mode)
+    names: list[str] = []
+    for index, tool in enumerate(list_of(allowed, "tools", path)):
+        if not isinstance(tool, dict):
+            raise wrong(f"{path}.tools[{index}]", "an object", tool)
+        names.append(name_of(tool, f"{path}.tools[{index}]"))
+    return ToolChoice(mode, tuple(names))
+
+
 def joined(texts: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The parts of one message as one text, and again as parts when there are several."""
     return ("\n".join(texts), tuple(texts)) if len(texts) > 1 else (texts[0] if texts else "", ())
@@ -151,7 +259,8 @@ def wrong(path: str, expected: str, value: object) -> WireError:
 
 def unknown(path: str, what: str, value: str) -> WireError:
     """A word that is on no list: it may not pass, because nobody can say what it does."""
-    return WireError(f"{what} {value!r} is not known here, so it may not pass{_at(path)}")
+    shown = value if len(value) <= MAX_KIND else value[: MAX_KIND - 3] + "..."
+    return WireError(f"{what} {shown!r} is not known here, so it may not pass{_at(path)}")
 
 
 def check_fields(
@@ -198,10 +307,27 @@ def list_of(fields: Object, name: str, path: str) -> list[Json]:
     raise wrong(f"{path}.{name}" if path else name, "a list", value)
 
 
-def count_of(fields: Object, name: str) -> int:
-    """A token count; 0 when it is missing or no count."""
-    value = fields.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
+def usage_of(reply: Object, read: str, wrote: str, *more: str) -> Usage | None:
+    """What the reply says it used: the counts `read` (with `more`, which may be missing) and `wrote`.
+
+    None when a count cannot be read, or when nothing was used at all: unknown is not nothing, and no reply costs nothing.
+    """
+    usage = reply.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    counts = [_count(usage.get(name)) for name in (read, wrote)]
+    counts += [0 if usage.get(name) is None else _count(usage[name]) for name in more]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or not any(known):
+        return None
+    return Usage(known[0] + sum(known[2:]), known[1])
+
+
+def _count(value: Json) -> int | None:
+    """A whole number that is not negative, also when it is written `900.0`."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
 def claims_of(fields: Object) -> Mapping[str, Any] | None:

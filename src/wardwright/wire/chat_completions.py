@@ -7,7 +7,7 @@ nobody acts on it. This module believes nothing and forwards nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from wardwright.errors import WireError
@@ -15,22 +15,26 @@ from wardwright.wire.body import (
     Json,
     KnownTools,
     Object,
+    allowed_choice,
     check_fields,
     claims_of,
-    count_of,
+    defined,
     dumped,
-    is_json,
+    forcing,
     joined,
     list_of,
+    mode_of,
+    named,
     object_of,
     read,
     schema_of,
     settled,
     text_of,
     unknown,
+    usage_of,
     wrong,
 )
-from wardwright.wire.sse import EventReader
+from wardwright.wire.sse import DONE, Assembler, Event
 from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
@@ -39,9 +43,7 @@ from wardwright.wire.turn import (
     Role,
     TextItem,
     ToolChoice,
-    ToolChoiceMode,
     Turn,
-    Usage,
 )
 
 READ: Final = frozenset(
@@ -105,6 +107,9 @@ REFUSED: Final[Mapping[str, str]] = {
     "transforms": "the provider would change the transcript after it was judged; send the transcript as it is meant",
 }
 
+_SAYING: Final = frozenset({"message", "messages", "delta", "text"})
+"""Where the answer may stand in a choice, beside what stands in a message."""
+
 MAX_NAME: Final = 4_096
 """Characters of a tool name in a stream. It grows piece by piece, so it must not grow for ever."""
 
@@ -137,6 +142,7 @@ _ASSISTANT_FIELDS: Final = frozenset(
     }
 )
 _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom", "index"})
+_CHOICE_FIELDS: Final = frozenset({"type", "function", "custom", "allowed_tools"})
 _DECLARATION_FIELDS: Final = frozenset({"type", "function", "custom", "cache_control"})
 _DEFINITION_FIELDS: Final = frozenset({"name", "description", "parameters", "strict", "format"})
 
@@ -150,7 +156,6 @@ _PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
 }
 
 _SPEAKERS: Final[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "developer"}
-_MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
 
 
 def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
@@ -186,10 +191,12 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
                     items.append(TextItem("user" if role == "user" else "system", content))
                 continue
         _message(message, role, items, index, passing)
-    tools = _KNOWN.read(fields.get("tools"), passing)
+    tools: Sequence[DeclaredTool] = _KNOWN.read(fields.get("tools"), passing)
     if not common:
-        tools = (*tools, *_further_tools(fields, passing))
-    turn = Turn("request", "chat_completions", text_of(fields, "model", ""), items, tools, _tool_choice(fields))
+        tools = [*tools, *further] if (further := _further_tools(fields, passing)) else tools
+    turn = Turn(
+        "request", "chat_completions", text_of(fields, "model", ""), items, tools, _tool_choice(fields, tools, passing)
+    )
     if fields.get("stream") is True:
         turn.stream = True
     if common:
@@ -214,43 +221,43 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     ordered.sort(key=lambda entry: entry[:2])
     items: list[Item] = []
     for _, position, choice in ordered:
+        _alone(choice, "message", f"choices[{position}]")
         message = object_of(choice, "message", f"choices[{position}]")
         _assistant(message, items, "choices[%d].message", position, passing, False)
-    return Turn("reply", "chat_completions", text_of(fields, "model", ""), items, usage=_usage(fields))
+    return Turn(
+        "reply",
+        "chat_completions",
+        text_of(fields, "model", ""),
+        items,
+        usage=usage_of(fields, "prompt_tokens", "completion_tokens"),
+    )
 
 
-class StreamAssembler:
+def _alone(choice: Object, place: str, path: str) -> None:
+    """A choice says what the model said in one place; some clients would look in another."""
+    for name, value in choice.items():
+        if value and name != place and (name in _SAYING or name in _ASSISTANT_FIELDS):
+            raise WireError(f"the answer stands in {place!r}, so {name!r} may not stand beside it - at `$.{path}`")
+
+
+class StreamAssembler(Assembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
 
-    __slots__ = ("_choices", "_done", "_head", "_passing", "_reader", "_usage", "errors")
+    __slots__ = ("_choices", "_done", "_head", "_passing", "_usage")
 
     def __init__(self, *, passing: Collection[str] = ()) -> None:
-        self._reader = EventReader()
+        super().__init__()
         self._passing = passing
         self._choices: dict[int, _Choice] = {}
         self._head: Object = {}
         self._usage: Json = None
         self._done = False
-        self.errors: list[Object] = []
-        """What the provider reported as an error inside the stream."""
 
     @property
     def complete(self) -> bool:
         """The stream said that it ended, and every choice that it ended well or badly; and no error came."""
         finished = all(choice.finish is not None for choice in self._choices.values())
         return self._done and bool(self._choices) and finished and not self.errors
-
-    def feed(self, data: bytes) -> None:
-        """Takes the next bytes, cut anywhere."""
-        for event in self._reader.feed(data):
-            self._take(event.data)
-
-    def close(self) -> None:
-        """The connection ended."""
-        for event in self._reader.close():
-            # What was cut short is no event: the stream is incomplete, not wrong.
-            if event.data.strip() == b"[DONE]" or is_json(event.data):
-                self._take(event.data)
 
     def body(self) -> dict[str, Any]:
         """The reply as it would have come in one piece, as far as it came."""
@@ -266,28 +273,26 @@ class StreamAssembler:
     def turn(self) -> Turn:
         return parse_reply(self.body(), passing=self._passing)
 
-    def _take(self, data: bytes) -> None:
-        if not data.strip():
-            return
+    def _take(self, event: Event) -> None:
         if self._done:
             raise WireError("the stream went on after its end")
-        if data.strip() == b"[DONE]":
+        if event.data.strip() == DONE:
             self._done = True
             return
-        chunk = read(data)
+        chunk = read(event.data)
         if chunk.get("error") is not None:
-            error = chunk["error"]
-            self.errors.append(error if isinstance(error, dict) else {"message": error})
+            self._failed(chunk["error"], {"message": chunk["error"]})
             return
-        for name in ("id", "created", "model", "service_tier", "system_fingerprint"):
-            if name not in self._head and chunk.get(name) is not None:
-                self._head[name] = chunk[name]
+        for key in ("id", "created", "model", "service_tier", "system_fingerprint"):
+            if key not in self._head and chunk.get(key) is not None:
+                self._head[key] = chunk[key]
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
         for position, choice in enumerate(list_of(chunk, "choices", "")):
             path = f"choices[{position}]"
             if not isinstance(choice, dict):
                 raise wrong(path, "an object", choice)
+            _alone(choice, "delta", path)
             index = choice.get("index", position)
             if not isinstance(index, int):
                 raise wrong(f"{path}.index", "a number", index)
@@ -312,9 +317,14 @@ class _Call:
         self.custom = False
         self.arguments: list[str] = []
 
-    def add(self, definition: Object, path: str) -> None:
+    def add(self, definition: Object, path: str, repeats: bool) -> None:
         name = text_of(definition, "name", path)
-        # Some providers repeat the whole name with every piece, others send it in pieces.
+        # Some providers send the name in pieces, others repeat id and name with every piece. A name that comes again without
+        # the id may be either, and clients differ: read one way it is one tool, read the other way another.
+        if name and name == self.name and not repeats:
+            raise WireError(
+                f"the tool name {name!r} comes again without the call's id: repeated, or one more piece? - at `$.{path}.name`"
+            )
         if name and name != self.name:
             self.name += name
             if len(self.name) > MAX_NAME:
@@ -328,13 +338,14 @@ class _Call:
 class _Choice:
     """One choice, as it grows."""
 
-    __slots__ = ("_calls", "_last", "_numbered", "_others", "_text", "finish", "legacy")
+    __slots__ = ("_audio", "_calls", "_last", "_numbered", "_others", "_text", "finish", "legacy")
 
     def __init__(self) -> None:
         self.finish: str | None = None
         self.legacy: _Call | None = None
         self._text: dict[str, list[str]] = {}
         self._others: Object = {}
+        self._audio: dict[str, list[Json]] = {}
         self._calls: list[_Call] = []
         self._numbered: dict[int, _Call] = {}
         self._last: _Call | None = None
@@ -349,11 +360,18 @@ class _Choice:
             elif name == "function_call":
                 if self.legacy is None:
                     self.legacy = _Call(0)
-                self.legacy.add(object_of(delta, name, path), f"{path}.function_call")
+                self.legacy.add(object_of(delta, name, path), f"{path}.function_call", False)
             elif name == "content" and isinstance(value, list):
                 self._text.setdefault(name, []).extend(_texts(value, f"{path}.content", passing))
             elif name in {"content", "refusal", "reasoning", "reasoning_content"}:
                 self._text.setdefault(name, []).append(text_of(delta, name, path))
+            elif name == "audio":
+                for key, piece in object_of(delta, name, path).items():
+                    if key == "transcript" or key == "data":
+                        text = text_of(object_of(delta, name, path), key, f"{path}.audio")
+                        self._audio.setdefault(key, []).append(text)
+                    else:
+                        self._audio[key] = [piece]
             elif name in _ASSISTANT_FIELDS or name in passing:
                 self._others[name] = value
             else:
@@ -363,6 +381,11 @@ class _Choice:
         message: Object = {"role": "assistant", "content": None, **self._others}
         for name, pieces in self._text.items():
             message[name] = "".join(pieces)
+        if self._audio:
+            message["audio"] = {
+                key: "".join(str(piece) for piece in pieces) if key in {"transcript", "data"} else pieces[0]
+                for key, pieces in self._audio.items()
+            }
         if self.legacy is not None:
             message["function_call"] = self.legacy.definition()
         if self._calls:
@@ -399,7 +422,7 @@ class _Choice:
             call.custom = True
         for name in ("function", "custom"):
             if piece.get(name) is not None:
-                call.add(object_of(piece, name, path), f"{path}.{name}")
+                call.add(object_of(piece, name, path), f"{path}.{name}", bool(call_id))
 
 
 def _message(message: Object, role: Json, items: list[Item], index: int, passing: Collection[str]) -> None:
@@ -448,6 +471,10 @@ def _assistant(
         texts = _texts(content, f"{where % position}.content", passing)
         if not alone:
             texts.append(text_of(message, "refusal", where % position))
+            # The spoken answer, in words.
+            texts.append(
+                text_of(object_of(message, "audio", where % position), "transcript", f"{where % position}.audio")
+            )
         text, parts = joined([text for text in texts if text])
         if text:
             items.append(TextItem("assistant", text, parts))
@@ -501,9 +528,7 @@ def _odd_call(call: Object, path: str, passing: Collection[str]) -> CallItem:
 
 
 def _called(call_id: str, definition: Object, key: str, path: str) -> CallItem:
-    name = definition.get("name")
-    if not isinstance(name, str):
-        raise wrong(f"{path}.name", "a string", name)
+    name = named(definition, path)
     arguments = definition.get(key)
     if arguments is None:
         arguments = ""
@@ -572,9 +597,9 @@ def _tools(declared: list[Json], passing: Collection[str]) -> list[DeclaredTool]
             check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
         kind = tool.get("type", "function")
         if kind == "function":
-            tools.append(_definition(tool.get("function"), "tools[%d].function", index, passing))
+            tools.append(_definition(tool.get("function"), f"tools[{index}].function", passing))
         elif kind == "custom":
-            tools.append(_definition(tool.get("custom"), "tools[%d].custom", index, passing))
+            tools.append(_definition(tool.get("custom"), f"tools[{index}].custom", passing))
         else:
             raise unknown(f"tools[{index}].type", "kind of tool", str(kind))
     return tools
@@ -588,7 +613,7 @@ def _further_tools(fields: Object, passing: Collection[str]) -> list[DeclaredToo
     tools: list[DeclaredTool] = []
     if "functions" in fields:
         for index, function in enumerate(list_of(fields, "functions", "")):
-            tools.append(_definition(function, "functions[%d]", index, passing))
+            tools.append(_definition(function, f"functions[{index}]", passing))
     options = fields.get("web_search_options")
     if options is not None:
         if not isinstance(options, dict):
@@ -597,81 +622,40 @@ def _further_tools(fields: Object, passing: Collection[str]) -> list[DeclaredToo
     return tools
 
 
-def _definition(definition: Json, where: str, index: int, passing: Collection[str]) -> DeclaredTool:
-    if not isinstance(definition, dict):
-        raise wrong(where % index, "an object", definition)
-    if not _DEFINITION_FIELDS.issuperset(definition):
-        check_fields(definition, _DEFINITION_FIELDS, {}, passing, where % index)
-    name = definition.get("name")
-    if not isinstance(name, str):
-        raise wrong(f"{where % index}.name", "a string", name)
-    description = definition.get("description")
-    if description is None:
-        description = ""
-    elif not isinstance(description, str):
-        raise wrong(f"{where % index}.description", "a string", description)
-    schema = definition.get("parameters")
-    if schema is not None and not isinstance(schema, dict):
-        raise wrong(f"{where % index}.parameters", "an object", schema)
-    return DeclaredTool(name, description, schema)
+def _definition(definition: Json, path: str, passing: Collection[str]) -> DeclaredTool:
+    return defined(definition, "parameters", _DEFINITION_FIELDS, passing, path)
 
 
-def _tool_choice(fields: Object) -> ToolChoice | None:
+def _tool_choice(fields: Object, tools: Sequence[DeclaredTool], passing: Collection[str]) -> ToolChoice | None:
     choice = fields.get("tool_choice")
-    path = "tool_choice"
-    if choice is None:
-        choice = fields.get("function_call")
-        path = "function_call"
-        if choice is None:
-            return None
-        if isinstance(choice, dict):
-            return ToolChoice("tool", (_chosen(choice, path),))
+    legacy = fields.get("function_call")
+    if legacy is None:
+        return None if choice is None else _choice(choice, "tool_choice", tools, passing)
+    if choice is not None and choice != legacy:
+        raise WireError("'tool_choice' and 'function_call' both choose; send one of them")
+    if isinstance(legacy, dict):
+        return ToolChoice("tool", (named(legacy, "function_call"),))
+    return _choice(legacy, "function_call", tools, passing)
+
+
+def _choice(choice: Json, path: str, tools: Sequence[DeclaredTool], passing: Collection[str]) -> ToolChoice:
     if isinstance(choice, str):
-        mode = _MODES.get(choice)
-        if mode is None:
-            raise unknown(path, "tool choice", choice)
-        return ToolChoice(mode)
+        return forcing(ToolChoice(mode_of(choice, path)), tools)
     if not isinstance(choice, dict):
         raise wrong(path, "a string or an object", choice)
-    kind = text_of(choice, "type", path)
-    if kind == "function" or kind == "custom":
-        definition = choice.get(kind)
-        if isinstance(definition, dict):
-            name = definition.get("name")
-            if isinstance(name, str):
-                return ToolChoice("tool", (name,))  # the usual shape; all others are worded below
-        return ToolChoice("tool", (_chosen(object_of(choice, kind, path), f"{path}.{kind}"),))
-    if kind == "allowed_tools":
+    if not _CHOICE_FIELDS.issuperset(choice):
+        check_fields(choice, _CHOICE_FIELDS, {}, passing, path)
+    if choice.get("type") == "allowed_tools":
         allowed = object_of(choice, "allowed_tools", path)
-        return allowed_choice(allowed, f"{path}.allowed_tools", _allowed_name)
-    raise unknown(f"{path}.type", "tool choice", kind)
-
-
-def allowed_choice(allowed: Object, path: str, name_of: Callable[[Object, str], str]) -> ToolChoice:
-    """A permitted subset: `mode` and `tools`, as Chat Completions and Responses both write it."""
-    mode = _MODES.get(text_of(allowed, "mode", path))
-    if mode is None or mode == "none":
-        raise unknown(f"{path}.mode", "tool choice", text_of(allowed, "mode", path))
-    names: list[str] = []
-    for index, tool in enumerate(list_of(allowed, "tools", path)):
-        if not isinstance(tool, dict):
-            raise wrong(f"{path}.tools[{index}]", "an object", tool)
-        names.append(name_of(tool, f"{path}.tools[{index}]"))
-    return ToolChoice(mode, tuple(names))
-
-
-def _allowed_name(tool: Object, path: str) -> str:
-    kind = text_of(tool, "type", path)
-    if kind == "function" or kind == "custom":
-        return _chosen(object_of(tool, kind, path), f"{path}.{kind}")
-    raise unknown(f"{path}.type", "kind of tool", kind)
+        return forcing(allowed_choice(allowed, f"{path}.allowed_tools", _chosen), tools)
+    return ToolChoice("tool", (_chosen(choice, path),))
 
 
 def _chosen(choice: Object, path: str) -> str:
-    name = choice.get("name")
-    if isinstance(name, str):
-        return name
-    raise wrong(f"{path}.name", "a string", name)
+    kind = text_of(choice, "type", path)
+    if kind == "function" or kind == "custom":
+        return named(object_of(choice, kind, path), f"{path}.{kind}")
+    raise unknown(f"{path}.type", "tool choice", kind)
 
 
 def _response_format(fields: Object) -> Mapping[str, Any] | None:
@@ -681,10 +665,3 @@ def _response_format(fields: Object) -> Mapping[str, Any] | None:
     if form.get("type") == "json_schema":
         return object_of(object_of(form, "json_schema", "response_format"), "schema", "response_format.json_schema")
     return schema_of(form, "response_format")
-
-
-def _usage(fields: Object) -> Usage | None:
-    usage = fields.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    return Usage(count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens"))

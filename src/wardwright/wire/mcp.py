@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 import orjson
 
@@ -19,9 +19,9 @@ from wardwright.wire.body import (
     Object,
     check_fields,
     dumped,
-    is_json,
     joined,
     list_of,
+    listed,
     object_of,
     read_any,
     settled,
@@ -29,8 +29,8 @@ from wardwright.wire.body import (
     unknown,
     wrong,
 )
-from wardwright.wire.sse import EventReader
-from wardwright.wire.turn import CallItem, DeclaredTool, Item, ResultItem, TextItem, Turn
+from wardwright.wire.sse import Assembler, Event
+from wardwright.wire.turn import CallItem, Item, ResultItem, TextItem, Turn
 
 MessageId: TypeAlias = str | int
 
@@ -76,6 +76,7 @@ METHODS: Final[Mapping[str, str]] = {
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _CALL_FIELDS: Final = frozenset({"name", "arguments", "_meta", "inputResponses", "requestState"})
 _CALL_REFUSED: Final = {"task": "its answer would come by another way than the call's, unseen; call without a task"}
+_SORTED: Final = orjson.OPT_SORT_KEYS
 _INSTRUCTING: Final = frozenset({"initialize", "server/discover"})
 
 
@@ -126,44 +127,28 @@ def parse_messages(
     return messages
 
 
-class StreamAssembler:
-    """The messages of an event stream. Lives as long as one connection or one answer."""
+class StreamAssembler(Assembler):
+    """The messages of an event stream. Lives as long as one connection or one answer; `errors` answer no request."""
 
-    __slots__ = ("_asked", "_messages", "_open", "_reader", "errors")
+    __slots__ = ("_asked", "_messages", "_open")
 
     def __init__(self, asked: Mapping[MessageId, Asked] | None = None) -> None:
-        self._reader = EventReader()
+        super().__init__()
         self._asked: Mapping[MessageId, Asked] = {} if asked is None else asked
         self._messages: list[Message] = []
         self._open: set[MessageId] = set(self._asked)
-        self.errors: list[Object] = []
-        """JSON-RPC errors that answer no request."""
 
     @property
     def complete(self) -> bool:
         """Everything that was asked when the stream began has been answered."""
         return not self._open and not self.errors
 
-    def feed(self, data: bytes) -> None:
-        """Takes the next bytes, cut anywhere."""
-        for event in self._reader.feed(data):
-            self._take(event.data)
-
-    def close(self) -> None:
-        """The connection ended."""
-        for event in self._reader.close():
-            # What was cut short is no event: the stream is incomplete, not wrong.
-            if is_json(event.data):
-                self._take(event.data)
-
     def messages(self) -> tuple[Message, ...]:
         """All messages so far, in wire order."""
         return tuple(self._messages)
 
-    def _take(self, data: bytes) -> None:
-        if not data.strip():
-            return
-        for message in parse_messages(data, self._asked):
+    def _take(self, event: Event) -> None:
+        for message in parse_messages(event.data, self._asked):
             if message.kind == "error" and message.id is None:
                 self.errors.append(message.error or {})
             elif message.id is not None and message.kind in ("answer", "error"):
@@ -237,13 +222,17 @@ def _answer(value: Object, message_id: MessageId, asked: Asked, path: str) -> Me
     called = METHODS.get(method, "").startswith("read: a call")
     if "error" in value:
         error = object_of(value, "error", path)
-        text = text_of(error, "message", f"{path}.error" if path else "error")
-        return Message("error", message_id, method, _result(asked, [text], True) if called else None, error)
+        where = f"{path}.error" if path else "error"
+        texts = [text_of(error, "message", where)]
+        if error.get("data") is not None:  # clients show it to the model beside the message
+            texts.append(dumped(error["data"], f"{where}.data"))
+        return Message("error", message_id, method, _result(asked, texts, True) if called else None, error)
     where = f"{path}.result" if path else "result"
     result = object_of(value, "result", path)
     turn = None
     if method == "tools/list":
-        tools = [_tool(tool, f"{where}.tools[{index}]") for index, tool in enumerate(list_of(result, "tools", where))]
+        given = list_of(result, "tools", where)
+        tools = [listed(tool, "inputSchema", None, f"{where}.tools[{index}]") for index, tool in enumerate(given)]
         turn = settled(Turn("request", "mcp", "", (), tools))
     elif method in _INSTRUCTING:
         instructions = text_of(result, "instructions", where)
@@ -261,15 +250,6 @@ def _result(asked: Asked, texts: list[str], failed: bool | None) -> Turn:
     content, parts = joined(texts)
     items.append(ResultItem(asked.call_id, content, failed, name, parts))
     return Turn("result", "mcp", "", items)
-
-
-def _tool(tool: Json, path: str) -> DeclaredTool:
-    if not isinstance(tool, dict):
-        raise wrong(path, "an object", tool)
-    name = tool.get("name")
-    if not isinstance(name, str):
-        raise wrong(f"{path}.name", "a string", name)
-    return DeclaredTool(name, text_of(tool, "description", path), object_of(tool, "inputSchema", path))
 
 
 def _texts(result: Object, method: str, path: str) -> list[str]:
@@ -314,7 +294,8 @@ def _contents(blocks: list[Json], path: str, resources: bool) -> list[str]:
 
 
 def _same(text: str, value: Json) -> bool:
+    """Written alike: in Python `1` and `true` are equal, in JSON they are not."""
     try:
-        return cast("Json", orjson.loads(text)) == value
-    except orjson.JSONDecodeError:
+        return orjson.dumps(orjson.loads(text), option=_SORTED) == orjson.dumps(value, option=_SORTED)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
         return False

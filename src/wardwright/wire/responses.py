@@ -8,30 +8,39 @@ calls like any other. A transcript that stays with the provider is refused, beca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from wardwright.errors import WireError
 from wardwright.wire.body import (
+    MAX_KIND,
+    Declared,
     Json,
+    KnownTools,
     Object,
+    allowed_choice,
     check_fields,
     claims_of,
-    count_of,
+    defined,
     dumped,
-    is_json,
+    forcing,
     joined,
     list_of,
+    listed,
+    mode_of,
+    named,
     object_of,
     read,
+    rest,
     schema_of,
     settled,
     text_of,
     unknown,
+    usage_of,
     wrong,
 )
-from wardwright.wire.sse import EventReader
+from wardwright.wire.sse import DONE, Assembler, Event
 from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
@@ -42,9 +51,7 @@ from wardwright.wire.turn import (
     Role,
     TextItem,
     ToolChoice,
-    ToolChoiceMode,
     Turn,
-    Usage,
 )
 
 READ: Final = frozenset(
@@ -164,6 +171,8 @@ _DEFINITION_FIELDS: Final = frozenset(
     }
 )
 
+_CHOICE_FIELDS: Final = frozenset({"type", "name", "namespace", "server_label", "mode", "tools"})
+
 _HOSTED: Final = frozenset(
     {"web_search", "file_search", "code_interpreter", "image_generation", "programmatic_tool_calling"}
 )
@@ -177,7 +186,6 @@ _ROLES: Final[Mapping[str, Role]] = {
     "user": "user",
     "assistant": "assistant",
 }
-_MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
 _FAILED: Final[Mapping[str, bool]] = {"completed": False, "failed": True}
 _VERSION: Final = re.compile(r"(?:_preview)?(?:_\d{4}_\d{2}_\d{2})?\Z")
 
@@ -187,12 +195,11 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     fields = read(body)
     if not _REQUEST_FIELDS.issuperset(fields):
         check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
-    lowering = _Lowering(passing, True)
+    lowering = _Lowering(passing, True, _KNOWN.read(fields.get("tools"), passing))
     items = lowering.items
     instructions = text_of(fields, "instructions", "")
     if instructions:
         items.append(TextItem("system", instructions))
-    lowering.declare(list_of(fields, "tools", ""), "tools")
     given = fields.get("input")
     if isinstance(given, str):
         if given:
@@ -204,14 +211,15 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     form = lowering.form
     if form is None and fields.get("text") is not None:
         form = schema_of(object_of(object_of(fields, "text", ""), "format", "text"), "text.format")
+    tools = lowering.tools.all()
     return settled(
         Turn(
             "request",
             "responses",
             text_of(fields, "model", ""),
             items,
-            lowering.tools,
-            _tool_choice(fields.get("tool_choice"), lowering.tools),
+            tools,
+            _tool_choice(fields.get("tool_choice"), tools, passing),
             stream=fields.get("stream") is True,
             claims=claims_of(fields),
             response_format=form,
@@ -233,8 +241,8 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
             "responses",
             text_of(fields, "model", ""),
             lowering.items,
-            lowering.tools,
-            usage=_usage(fields),
+            lowering.tools.all(),
+            usage=usage_of(fields, "input_tokens", "output_tokens"),
         )
     )
 
@@ -242,19 +250,17 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
 class _Lowering:
     """Collects the items and tools of one body, in wire order."""
 
-    __slots__ = ("_asked", "_declared", "_hosted", "_passing", "_request", "form", "items", "tools")
+    __slots__ = ("_asked", "_hosted", "_passing", "_request", "form", "items", "tools")
 
-    def __init__(self, passing: Collection[str], request: bool) -> None:
+    def __init__(self, passing: Collection[str], request: bool, tools: Sequence[DeclaredTool] = ()) -> None:
         self._passing = passing
         self._request = request
         self._hosted: set[str] = set()
         """Call ids of shells in the provider's containers; their outputs do not say so themselves."""
         self._asked: dict[str, tuple[str, str]] = {}
         """Approval request -> server and tool."""
-        self._declared: dict[tuple[str, str | None], DeclaredTool] = {}
-        """The tools by name and server, once an item brings more of them."""
         self.items: list[Item] = []
-        self.tools: list[DeclaredTool] = []
+        self.tools = Declared(tools)
         self.form: Mapping[str, Any] | None = None
 
     def add(self, given: list[Json], path: str) -> None:
@@ -332,9 +338,7 @@ class _Lowering:
     # The client's calls
 
     def _call(self, item: Object, path: str, key: str) -> None:
-        name = item.get("name")
-        if not isinstance(name, str):
-            raise wrong(f"{path}.name", "a string", name)
+        name = named(item, path)
         namespace = text_of(item, "namespace", path)
         arguments = item.get(key)
         if arguments is None:
@@ -523,92 +527,20 @@ class _Lowering:
 
     # Declared tools
 
-    def declare(self, tools: list[Json], path: str) -> None:
-        for index, tool in enumerate(tools):
-            if not isinstance(tool, dict):
-                raise wrong(f"{path}[{index}]", "an object", tool)
-            kind = tool.get("type")
-            if kind == "function" or kind == "custom":
-                self.tools.append(self._definition(tool, "", f"{path}[{index}]"))
-            elif isinstance(kind, str):
-                self._special(tool, kind, f"{path}[{index}]")
-            else:
-                raise wrong(f"{path}[{index}].type", "a string", kind)
-
     def more_tools(self, item: Object, path: str) -> None:
         self._found(list_of(item, "tools", path), f"{path}.tools")
 
     def _found(self, tools: list[Json], path: str) -> list[DeclaredTool]:
         """Tools that an item brings: those declared already, word for word, are no second declaration."""
-        found = _Lowering(self._passing, self._request)
-        found.declare(tools, path)
-        for tool in found.tools:
-            self._once(tool)
-        return found.tools
-
-    def _once(self, tool: DeclaredTool) -> None:
-        if not self._declared:
-            self._declared = {(known.name, known.server): known for known in self.tools}
-        if self._declared.get((tool.name, tool.server)) != tool:
-            self._declared[tool.name, tool.server] = tool
-            self.tools.append(tool)
+        found = _tools(tools, self._passing if self._request else None, path)
+        for tool in found:
+            self.tools.once(tool)
+        return found
 
     def listed_tools(self, item: Object, path: str) -> None:
         server = text_of(item, "server_label", path)
         for index, tool in enumerate(list_of(item, "tools", path)):
-            if not isinstance(tool, dict):
-                raise wrong(f"{path}.tools[{index}]", "an object", tool)
-            self._once(_listed(tool, server, f"{path}.tools[{index}]"))
-
-    def _definition(self, tool: Object, namespace: str, path: str) -> DeclaredTool:
-        if not _DEFINITION_FIELDS.issuperset(tool) and self._request:
-            check_fields(tool, _DEFINITION_FIELDS, {}, self._passing, path)
-        name = tool.get("name")
-        if not isinstance(name, str):
-            raise wrong(f"{path}.name", "a string", name)
-        description = tool.get("description")
-        if description is None:
-            description = ""
-        elif not isinstance(description, str):
-            raise wrong(f"{path}.description", "a string", description)
-        schema = tool.get("parameters")
-        if schema is not None and not isinstance(schema, dict):
-            raise wrong(f"{path}.parameters", "an object", schema)
-        return DeclaredTool(f"{namespace}.{name}" if namespace else name, description, schema)
-
-    def _special(self, tool: Object, kind: str, path: str) -> None:
-        plain = kind_of(kind)
-        if plain == "namespace":
-            namespace = text_of(tool, "name", path)
-            for index, member in enumerate(list_of(tool, "tools", path)):
-                if not isinstance(member, dict):
-                    raise wrong(f"{path}.tools[{index}]", "an object", member)
-                self.tools.append(self._definition(member, namespace, f"{path}.tools[{index}]"))
-        elif plain == "mcp":
-            controls = {name: value for name, value in tool.items() if name not in _SECRETS}
-            server = text_of(tool, "server_label", path)
-            description = text_of(tool, "server_description", path)
-            self.tools.append(DeclaredTool("mcp", description, None, "mcp", controls, server))
-        elif plain == "shell":
-            environment = object_of(tool, "environment", path)
-            if environment.get("type", "local") == "local":
-                self.tools.append(DeclaredTool("shell"))
-            else:
-                self.tools.append(DeclaredTool("shell", hosted="shell", controls={"environment": environment}))
-        elif plain == "tool_search":
-            schema = object_of(tool, "parameters", path) or None
-            description = text_of(tool, "description", path)
-            if tool.get("execution") == "client":
-                self.tools.append(DeclaredTool("tool_search", description, schema))
-            else:
-                self.tools.append(DeclaredTool("tool_search", description, None, "tool_search", {}))
-        elif plain in _HOSTED:
-            controls = {name: value for name, value in tool.items() if name != "type"}
-            self.tools.append(DeclaredTool(plain, hosted=plain, controls=controls))
-        elif plain in _CLIENT:
-            self.tools.append(DeclaredTool(plain))
-        else:
-            raise unknown(f"{path}.type", "kind of tool", kind)
+            self.tools.once(listed(tool, "input_schema", server, f"{path}.tools[{index}]"))
 
     def _texts(self, content: Json, path: str) -> list[str]:
         if content is None:
@@ -672,68 +604,108 @@ _LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
 }
 
 
-def _listed(tool: Object, server: str, path: str) -> DeclaredTool:
-    """One tool of a provider-side MCP server, from the list the server gave."""
-    name = tool.get("name")
-    if not isinstance(name, str):
-        raise wrong(f"{path}.name", "a string", name)
-    schema = object_of(tool, "input_schema", path)
-    return DeclaredTool(name, text_of(tool, "description", path), schema, "mcp", None, server)
+def _tools(declared: list[Json], passing: Collection[str] | None, path: str = "tools") -> list[DeclaredTool]:
+    """The tools in a list of definitions. `passing` None: in a reply, where no further field is refused."""
+    tools: list[DeclaredTool] = []
+    for index, tool in enumerate(declared):
+        if not isinstance(tool, dict):
+            raise wrong(f"{path}[{index}]", "an object", tool)
+        kind = tool.get("type")
+        if kind == "function" or kind == "custom":
+            tools.append(_definition(tool, passing, f"{path}[{index}]"))
+        elif kind == "namespace":
+            namespace = text_of(tool, "name", f"{path}[{index}]")
+            about = rest(tool, {"type", "name", "tools"})
+            for position, member in enumerate(list_of(tool, "tools", f"{path}[{index}]")):
+                one = _definition(member, passing, f"{path}[{index}].tools[{position}]", namespace)
+                if about is not None:  # the model reads it with every tool of the namespace
+                    one.further = {**(one.further or {}), "namespace": about}
+                tools.append(one)
+        elif isinstance(kind, str):
+            tools.append(_special(tool, kind, f"{path}[{index}]"))
+        else:
+            raise wrong(f"{path}[{index}].type", "a string", kind)
+    return tools
+
+
+_KNOWN: Final = KnownTools(_tools)
+
+
+def _definition(tool: Json, passing: Collection[str] | None, path: str, namespace: str = "") -> DeclaredTool:
+    fields = tool if passing is None and isinstance(tool, dict) else _DEFINITION_FIELDS
+    return defined(tool, "parameters", fields, passing or (), path, namespace)
+
+
+def _special(tool: Object, kind: str, path: str) -> DeclaredTool:
+    """A tool of a type that OpenAI gives meaning to."""
+    plain = kind_of(kind)
+    if plain == "mcp":
+        controls = {name: value for name, value in tool.items() if name not in _SECRETS}
+        server = text_of(tool, "server_label", path)
+        return DeclaredTool("mcp", text_of(tool, "server_description", path), None, "mcp", controls, server)
+    if plain == "shell":
+        environment = object_of(tool, "environment", path)
+        if environment.get("type", "local") != "local":
+            further = rest(tool, {"type", "environment"})
+            return DeclaredTool("shell", hosted="shell", controls={"environment": environment}, further=further)
+    elif plain == "tool_search":
+        description = text_of(tool, "description", path)
+        further = rest(tool, {"type", "description", "execution", "parameters"})
+        schema = object_of(tool, "parameters", path) or None
+        if tool.get("execution") == "client":
+            return DeclaredTool(plain, description, schema, further=further)
+        return DeclaredTool(plain, description, None, plain, {}, further=further)
+    elif plain in _HOSTED:
+        controls = {name: value for name, value in tool.items() if name != "type"}
+        return DeclaredTool(plain, hosted=plain, controls=controls)
+    elif plain not in _CLIENT:
+        raise unknown(f"{path}.type", "kind of tool", kind)
+    return DeclaredTool(plain, further=rest(tool, {"type"}))
+
+
+def kind_of(tool_type: str) -> str:
+    """A tool's type without its version (`web_search_preview_2025_03_11` is `web_search`)."""
+    # WHY NOT every type: callers choose them, and refused ones would stay in memory.
+    return _plain(tool_type) if len(tool_type) <= MAX_KIND else tool_type
 
 
 @lru_cache(maxsize=256)
-def kind_of(tool_type: str) -> str:
-    """A tool's type without its version (`web_search_preview_2025_03_11` is `web_search`)."""
+def _plain(tool_type: str) -> str:
     plain = _VERSION.sub("", tool_type)
     return "computer" if plain == "computer_use" else plain
 
 
-def _tool_choice(choice: Json, tools: list[DeclaredTool]) -> ToolChoice | None:
+def _tool_choice(choice: Json, tools: Sequence[DeclaredTool], passing: Collection[str]) -> ToolChoice | None:
     """`tools`: as declared, because a tool of a provider-side server can be chosen by name only where it was listed."""
     if choice is None:
         return None
     if isinstance(choice, str):
-        mode = _MODES.get(choice)
-        if mode is None:
-            raise unknown("tool_choice", "tool choice", choice)
-        return ToolChoice(mode)
+        return forcing(ToolChoice(mode_of(choice, "tool_choice")), tools)
     if not isinstance(choice, dict):
         raise wrong("tool_choice", "a string or an object", choice)
-    listed = {(tool.name, tool.server) for tool in tools if tool.server is not None}
+    check_fields(choice, _CHOICE_FIELDS, {}, passing, "tool_choice")
+    known = {(tool.name, tool.server) for tool in tools if tool.server is not None}
+
+    def chosen(one: Object, path: str) -> str:
+        return _chosen(one, known, path)
+
     if choice.get("type") == "allowed_tools":
-        mode = _MODES.get(text_of(choice, "mode", "tool_choice"))
-        if mode is None or mode == "none":
-            raise unknown("tool_choice.mode", "tool choice", text_of(choice, "mode", "tool_choice"))
-        names: list[str] = []
-        for index, tool in enumerate(list_of(choice, "tools", "tool_choice")):
-            if not isinstance(tool, dict):
-                raise wrong(f"tool_choice.tools[{index}]", "an object", tool)
-            names.append(_chosen(tool, listed, f"tool_choice.tools[{index}]"))
-        return ToolChoice(mode, tuple(names))
-    return ToolChoice("tool", (_chosen(choice, listed, "tool_choice"),))
+        return forcing(allowed_choice(choice, "tool_choice", chosen), tools)
+    return ToolChoice("tool", (chosen(choice, "tool_choice"),))
 
 
-def _chosen(choice: Object, listed: set[tuple[str, str]], path: str) -> str:
+def _chosen(choice: Object, known: set[tuple[str, str]], path: str) -> str:
     kind = text_of(choice, "type", path)
     plain = kind_of(kind)
     if plain == "mcp":
         server, name = text_of(choice, "server_label", path), text_of(choice, "name", path)
-        return f"{name}:{server}" if (name, server) in listed else f"mcp:{server}"
+        return f"{name}:{server}" if (name, server) in known else f"mcp:{server}"
     if plain in _HOSTED or plain in _CLIENT or plain == "shell" or plain == "tool_search":
         return plain
     if plain == "function" or plain == "custom":
-        name = choice.get("name")
-        if isinstance(name, str):
-            return name
-        raise wrong(f"{path}.name", "a string", name)
+        name, namespace = named(choice, path), text_of(choice, "namespace", path)
+        return f"{namespace}.{name}" if namespace else name
     raise unknown(f"{path}.type", "tool choice", kind)
-
-
-def _usage(fields: Object) -> Usage | None:
-    usage = fields.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    return Usage(count_of(usage, "input_tokens"), count_of(usage, "output_tokens"))
 
 
 # Streams
@@ -763,16 +735,10 @@ _WHOLES: Final[Mapping[str, tuple[str, str]]] = {
 _PROGRESS: Final = frozenset(
     {
         "keepalive",
-        "response.audio.delta",
-        "response.audio.done",
-        "response.audio.transcript.delta",
-        "response.audio.transcript.done",
         "response.code_interpreter_call.completed",
         "response.code_interpreter_call.in_progress",
         "response.code_interpreter_call.interpreting",
         "response.compaction.compacting",
-        "response.content_part.added",
-        "response.content_part.done",
         "response.file_search_call.completed",
         "response.file_search_call.in_progress",
         "response.file_search_call.searching",
@@ -805,39 +771,33 @@ _PROGRESS: Final = frozenset(
 )
 
 
-class StreamAssembler:
+_PART_EVENTS: Final = frozenset({"response.content_part.added", "response.content_part.done"})
+# Part -> its field with words of the answer.
+_ANSWERS: Final[Mapping[str, str]] = {"output_text": "text", "refusal": "refusal"}
+
+# What an item says when it begins must be what it says when it ends: some clients act on the first, some on the last.
+_SAME: Final = ("type", "role", "name", "call_id", "namespace", "server_label", "arguments", "input")
+
+
+class StreamAssembler(Assembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply.
 
     A client may act on the pieces, on the finished items or on the final response. Where they disagree, the reply is refused.
     """
 
-    __slots__ = ("_end", "_growing", "_head", "_passing", "_reader", "errors")
+    __slots__ = ("_end", "_growing", "_head", "_passing")
 
     def __init__(self, *, passing: Collection[str] = ()) -> None:
-        self._reader = EventReader()
+        super().__init__()
         self._passing = passing
         self._growing: dict[int, _Growing] = {}
         self._head: Object = {}
         self._end = ""
-        self.errors: list[Object] = []
-        """What the provider reported as an error inside the stream."""
 
     @property
     def complete(self) -> bool:
         """The final response came, it did not fail, and no error came."""
         return self._end in {"response.completed", "response.incomplete"} and not self.errors
-
-    def feed(self, data: bytes) -> None:
-        """Takes the next bytes, cut anywhere."""
-        for event in self._reader.feed(data):
-            self._take(event.name, event.data)
-
-    def close(self) -> None:
-        """The connection ended."""
-        for event in self._reader.close():
-            # What was cut short is no event: the stream is incomplete, not wrong.
-            if is_json(event.data):
-                self._take(event.name, event.data)
 
     def body(self) -> dict[str, Any]:
         """The reply as it would have come in one piece, as far as it came."""
@@ -856,69 +816,108 @@ class StreamAssembler:
     def turn(self) -> Turn:
         return parse_reply(self.body(), passing=self._passing)
 
-    def _take(self, name: str, data: bytes) -> None:
-        if not data.strip() or data.strip() == b"[DONE]":
+    def _take(self, event: Event) -> None:
+        if event.data.strip() == DONE:
             return
         if self._end:
             raise WireError("the stream went on after its end")
-        event = read(data)
-        kind = text_of(event, "type", "") or name
+        said = read(event.data)
+        kind = text_of(said, "type", "") or event.name
         if kind in _PIECES:
             key, source = _PIECES[kind]
-            self._at(event).piece(key, event, text_of(event, source, ""))
+            self._at(said).piece(key, _part(said), text_of(said, source, ""))
         elif kind in _WHOLES:
             key, source = _WHOLES[kind]
-            self._at(event).whole(key, event, text_of(event, source, ""))
+            self._at(said).whole(key, _part(said), text_of(said, source, ""))
+        elif kind in _PART_EVENTS:
+            self._content_part(said, kind == "response.content_part.done")
         elif kind == "response.output_item.added":
-            self._at(event).start(object_of(event, "item", ""))
+            self._at(said).start(object_of(said, "item", ""))
         elif kind == "response.output_item.done":
-            self._at(event).finish(object_of(event, "item", ""))
+            self._at(said).finish(object_of(said, "item", ""))
         elif kind in _WHOLE or kind in _ENDS:
-            self._head = object_of(event, "response", "")
+            self._head = object_of(said, "response", "")
             if kind in _ENDS:
                 self._end = kind
                 error = self._head.get("error")
                 if error is not None:
-                    self.errors.append(error if isinstance(error, dict) else {"message": error})
+                    self._failed(error, {"message": error})
+            elif self._head.get("output"):
+                # Some clients start from it; what it holds would be in no item and in no final response.
+                raise WireError(f"{kind!r} already holds output, which only items and the final response may bring")
         elif kind == "error":
-            error = event.get("error")
-            self.errors.append(error if isinstance(error, dict) else event)
+            self._failed(said.get("error"), said)
         elif kind not in _PROGRESS and kind not in self._passing:
             raise unknown("type", "event", kind)
 
-    def _at(self, event: Object) -> _Growing:
-        index = event.get("output_index", 0)
+    def _content_part(self, said: Object, done: bool) -> None:
+        """A part begins, perhaps with words already, or is told once more as a whole."""
+        part = object_of(said, "part", "")
+        kind = text_of(part, "type", "part")
+        if kind not in _PARTS:
+            raise unknown("part.type", "content part", kind)
+        if not done:
+            self._at(said).begin_part(part, _part(said))
+        elif kind in _ANSWERS:
+            key = _ANSWERS[kind]
+            self._at(said).whole(key, _part(said), text_of(part, key, "part"))
+
+    def _at(self, said: Object) -> _Growing:
+        index = said.get("output_index")
+        if index is None and len(self._growing) <= 1:
+            index = next(iter(self._growing), 0)
         if not isinstance(index, int):
             raise wrong("output_index", "a number", index)
         growing = self._growing.get(index)
         if growing is None:
-            growing = self._growing[index] = _Growing()
+            growing = self._growing[index] = _Growing(index)
         return growing
 
 
 class _Growing:
     """One output item, as it grows."""
 
-    __slots__ = ("_finished", "_item", "_pieces")
+    __slots__ = ("_begun", "_finished", "_index", "_item", "_pieces")
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
+        self._index = index
         self._item: Object = {}
+        self._begun = False
         self._finished = False
         self._pieces: dict[tuple[str, int], list[str]] = {}
 
     def start(self, item: Object) -> None:
-        if not self._finished:
-            self._item = item
+        if self._begun or self._finished:
+            raise WireError(f"output item {self._index} began twice")
+        self._begun = True
+        self._item = item
+        for index, part in enumerate(list_of(item, "content", "item")):
+            if isinstance(part, dict):
+                self.begin_part(part, index)
 
-    def piece(self, key: str, event: Object, text: str) -> None:
-        self._pieces.setdefault((key, _part(event)), []).append(text)
+    def begin_part(self, part: Object, index: int) -> None:
+        """A part that begins with words: what is said later is said after them."""
+        key = _ANSWERS.get(text_of(part, "type", "part"), "")
+        text = text_of(part, key, "part") if key else ""
+        if text:
+            self.piece(key, index, text)
 
-    def whole(self, key: str, event: Object, text: str) -> None:
-        self._agree(key, _part(event), text)
-        self._pieces[key, _part(event)] = [text]
+    def piece(self, key: str, part: int, text: str) -> None:
+        self._open()
+        self._pieces.setdefault((key, part), []).append(text)
+
+    def whole(self, key: str, part: int, text: str) -> None:
+        self._open()
+        self._agree(key, part, text)
+        self._pieces[key, part] = [text]
 
     def finish(self, item: Object) -> None:
+        self._open()
         self._finished = True
+        for key in _SAME:
+            begun = self._item.get(key)
+            if begun and begun != item.get(key):
+                raise WireError(f"output item {self._index} began with another {key!r} than it ended with")
         self._item = item
         for key, part in self._pieces:
             if key in {"text", "refusal"}:
@@ -928,6 +927,10 @@ class _Growing:
             else:
                 text = item.get(key)
             self._agree(key, part, text if isinstance(text, str) else "")
+
+    def _open(self) -> None:
+        if self._finished:
+            raise WireError(f"output item {self._index} went on after its end")
 
     def item(self) -> Object:
         if self._finished or not self._pieces:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from wardwright.errors import WireError
-from wardwright.wire.body import MAX_BYTES
+from wardwright.wire.body import MAX_BYTES, Json, Object, is_json
 
+DONE: Final = b"[DONE]"
+"""The last event of OpenAI's streams; no JSON."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -19,6 +21,36 @@ class Event(NamedTuple):
 
     name: str
     data: bytes
+
+
+class Assembler:
+    """What the assemblers of all wires share: takes bytes, hands every event that says something to `_take`. Lives one stream."""
+
+    __slots__ = ("_reader", "errors")
+
+    def __init__(self) -> None:
+        self._reader = EventReader()
+        self.errors: list[Object] = []
+        """What the provider reported as an error inside the stream."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes, cut anywhere."""
+        for event in self._reader.feed(data):
+            if event.data.strip():
+                self._take(event)
+
+    def close(self) -> None:
+        """The connection ended."""
+        for event in self._reader.close():
+            # What was cut short is no event: the stream is incomplete, not wrong.
+            if event.data.strip() == DONE or is_json(event.data):
+                self._take(event)
+
+    def _take(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def _failed(self, error: Json, event: Object) -> None:
+        self.errors.append(error if isinstance(error, dict) else event)
 
 
 class EventReader:

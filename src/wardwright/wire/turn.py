@@ -114,6 +114,8 @@ Item: TypeAlias = TextItem | CallItem | ResultItem | HostedCallItem | HostedResu
 
 @dataclass(slots=True)
 class Usage:
+    """What one reply used. Whole or not at all: a wire module makes none of counts it cannot read, and none of nothing."""
+
     input_tokens: int = 0
     output_tokens: int = 0
     price: float = 0.0
@@ -155,7 +157,7 @@ class Turn:
     tool_choice: ToolChoice | None = None
     caller: Caller = field(default_factory=lambda: NOBODY)
     usage: Usage | None = None
-    """Reply only: settles token and price budgets."""
+    """Reply only: settles token and price budgets. None: unknown, which is not nothing; then the reservation settles them."""
     elapsed_ms: int = 0
     """Reply and result: time the provider or the tool took; settles `seconds` budgets."""
     stream: bool = False
