@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from durable_agent import STEPS, Entry, Ledger, durable
 
+from durable_agent import STEPS, Entry, Ledger, durable
 from weakincentives.runtime import Session, ToolInvoked
 
 from ..wardwright.postgres_server import PostgresServer

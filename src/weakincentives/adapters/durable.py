@@ -245,14 +245,15 @@ class DurableLoop(Generic[RequestT, OutputT]):
                     "notification_listener_polling_interval_sec": max(0.05, self.poll_seconds),
                 }
             )
-            dbos.DBOS.listen_queues([self.name])
-            dbos.DBOS.launch()
-            dbos.DBOS.register_queue(
+            # Before the launch: the engine looks for new queues only now and then.
+            self._client.register_queue(
                 self.name,
                 worker_concurrency=self.concurrency,
                 polling_interval_sec=self.poll_seconds,
                 on_conflict="always_update",
             )
+            dbos.DBOS.listen_queues([self.name])
+            dbos.DBOS.launch()
             self._take_over()
             self._watcher = threading.Thread(target=self._watch, name="durable-watch", daemon=True)
             self._watcher.start()
