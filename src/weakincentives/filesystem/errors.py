@@ -176,6 +176,19 @@ class JournalError(FilesystemError):
         )
 
     @classmethod
+    def forged(cls: type[_E], root: str, folder: str) -> _E:
+        return cls(
+            f"Cannot open {root}: its journal {folder} holds a record that was not written by this program. "
+            "To keep the files as they are now, remove that folder."
+        )
+
+    @classmethod
+    def gone(cls: type[_E], root: str) -> _E:
+        return cls(
+            f"Cannot write to {root}: the directory or its journal was removed meanwhile. Open the filesystem anew."
+        )
+
+    @classmethod
     def closed(cls: type[_E], root: str) -> _E:
         return cls(f"Cannot use {root}: this filesystem has been closed.")
 

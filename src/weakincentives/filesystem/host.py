@@ -18,7 +18,7 @@ from ..clock import SYSTEM_CLOCK
 from ..errors import TransactionError, WinkError
 from ..transaction import Scope, current_scope
 from . import pattern as globs
-from .anchor import JOURNAL_NAME, Anchor, Place, is_reserved, kind_of, shown
+from .anchor import Anchor, Place, is_reserved, kind_of, shown
 from .errors import (
     DirectoryNotEmptyError,
     DiskError,
@@ -78,7 +78,7 @@ class HostFilesystem(Filesystem):
             raise FileMissingError(f"Cannot open {path}: there is no such directory. Make it first.") from None
         except NotADirectoryError:
             raise NotDirectoryError(f"Cannot open {path}: it is not a directory.") from None
-        folder: str = os.path.join(path, JOURNAL_NAME) if journal is None else os.path.abspath(os.fspath(journal))
+        folder: str | None = None if journal is None else os.path.abspath(os.fspath(journal))
         self._closed = False
         self._journal = Journal(self._anchor, folder, fsync=fsync, witness=session)
         try:
@@ -94,8 +94,9 @@ class HostFilesystem(Filesystem):
         return self._anchor.path
 
     def close(self) -> None:
-        """Remove the journal if nobody uses it. What an open transaction changed can still be undone by it."""
+        """Remove the journal, once open transactions have ended, if nobody else uses it."""
         self._closed = True
+        self._journal.idle = self._stop
         if not self._journal.busy:
             self._stop()
 
@@ -501,7 +502,10 @@ class HostFilesystem(Filesystem):
         """A file in the slot with this content, and with mode and owner of what it will replace."""
         slot = work.txn.slot
         name = slot.fresh()
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=slot.fd)
+        try:
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=slot.fd)
+        except FileNotFoundError:
+            raise JournalError.gone(self.root) from None
         try:
             view = memoryview(content)
             while view:

@@ -25,14 +25,14 @@ import sys
 import threading
 import zlib
 from bisect import bisect_right, insort
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal, Protocol, TypeAlias, final
 from weakref import WeakSet
 
 from ..errors import FencedWriteError, RollbackError
 from ..transaction import Scope
-from .anchor import Anchor, shown
+from .anchor import JOURNAL_NAME, Anchor, shown
 from .errors import FileBusyError, JournalError
 
 _logger = logging.getLogger(__name__)
@@ -151,7 +151,8 @@ class Slot:
         self.end = 0
 
     def close(self) -> None:
-        for fd in (self.locks, self.log, self.fd):
+        fds, self.locks, self.log, self.fd = (self.locks, self.log, self.fd), -1, -1, -1
+        for fd in fds:
             if fd >= 0:
                 os.close(fd)
 
@@ -320,8 +321,7 @@ class Work:
             raise FencedWriteError(
                 "Cannot write to the files: the tool call this write belongs to has ended. Finish writing before the handler returns."
             )
-        if self.txn.pid != os.getpid():
-            raise JournalError.forked(self.txn.journal.root)
+        self._check_owner()
         self.txn.journal.check_usable()
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -455,7 +455,13 @@ class Work:
             for work in inside:
                 self.txn.live.remove(work)
 
+    def _check_owner(self) -> None:
+        """A forked process ends its copy of a scope, not the transaction: that is its parent's."""
+        if self.txn.pid != os.getpid():
+            raise JournalError.forked(self.txn.journal.root)
+
     def prepare(self, scope: Scope, /) -> None:
+        self._check_owner()
         with self.txn.mutex:
             self.closed = True
             self._end_inside()
@@ -495,6 +501,9 @@ class Work:
 
     def rollback(self) -> None:
         txn = self.txn
+        if txn.pid != os.getpid():
+            self.closed = True
+            return
         with txn.mutex:
             if self not in txn.live:
                 return
@@ -515,6 +524,7 @@ class Work:
                 txn.live.remove(work)
 
     def merge(self, parent: Scope, /) -> None:
+        self._check_owner()
         with self.txn.mutex:
             self.closed = True
             outer = self.parent
@@ -557,10 +567,11 @@ def _number(step: Step) -> int:
 class Journal:
     """All slots of one filesystem object in one process. Makes its folder at the first write."""
 
-    def __init__(self, anchor: Anchor, folder: str, *, fsync: bool, witness: Witness | None) -> None:
+    def __init__(self, anchor: Anchor, folder: str | None, *, fsync: bool, witness: Witness | None) -> None:
         self.root = anchor.path
         self._anchor = anchor
-        self._path = folder
+        self._is_inside = folder is None
+        self._path = os.path.join(anchor.path, JOURNAL_NAME) if folder is None else folder
         self._fsync = fsync
         self._witness = witness
         self._mutex = threading.RLock()
@@ -568,8 +579,11 @@ class Journal:
         self.ended = 0
         """How many transactions have ended: who looked before one did must look again."""
         self.snapshots: WeakSet[HostSnapshot] = WeakSet()
+        self.idle: Callable[[], object] | None = None
+        """What to do as soon as no transaction is open."""
         self._pid = os.getpid()
         self._forget_all()
+        _journals.add(self)
 
     def mark(self, scope: Scope | None, line: tuple[Work, ...]) -> HostSnapshot:
         snapshot = HostSnapshot(self, next(self.numbers), scope, line)
@@ -590,12 +604,22 @@ class Journal:
 
     def take_slot(self) -> Slot:
         with self._mutex:
-            if self._pid != os.getpid():  # a forked process begins with nothing of its parent's
-                self._pid = os.getpid()
-                self._forget_all()
-            if self._free:
-                return self._free.pop()
+            while self._free:
+                slot = self._free.pop()
+                if os.fstat(slot.fd).st_nlink:
+                    return slot
+                del self._slots[slot.name]  # somebody has removed the journal: make another one
+                slot.close()
             return self._new_slot()
+
+    def leave_to_parent(self) -> None:
+        """A forked process begins with nothing of its parent's, and keeps none of its locks alive."""
+        self._mutex = threading.RLock()
+        for slot in self._slots.values():
+            slot.close()
+        self._close_folder()
+        self._pid = os.getpid()
+        self._forget_all()
 
     def _new_slot(self) -> Slot:
         with self._guarded(make=True):
@@ -608,6 +632,8 @@ class Journal:
             pile = self._free if usable else self.stranded
             if slot not in pile:  # an interrupted end is run again
                 pile.append(slot)
+            if self.idle is not None and not self.busy:
+                self.idle()
 
     @property
     def busy(self) -> bool:
@@ -645,11 +671,17 @@ class Journal:
 
     def _open(self, *, make: bool) -> bool:
         while True:
+            # By the root's handle: whatever has its name by now, the journal lies where the files do.
+            above, name = (self._anchor.fd, JOURNAL_NAME) if self._is_inside else (None, self._path)
+            if make:
+                try:
+                    os.mkdir(name, 0o700, dir_fd=above)
+                except FileExistsError:
+                    pass
+                except FileNotFoundError:
+                    raise JournalError.gone(self.root) from None
             try:
-                if make:
-                    with suppress(FileExistsError):
-                        os.mkdir(self._path, 0o700)
-                fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
             except FileNotFoundError:
                 if make:
                     continue
@@ -708,7 +740,10 @@ class Journal:
                             with suppress(FileNotFoundError):
                                 os.unlink(name, dir_fd=self._fd)
                         with suppress(OSError):
-                            os.rmdir(self._path)
+                            if self._is_inside:
+                                os.rmdir(JOURNAL_NAME, dir_fd=self._anchor.fd)
+                            else:
+                                os.rmdir(self._path)
             if not self._slots:
                 self._close_folder()
 
@@ -739,10 +774,14 @@ class Journal:
         log = -1
         try:
             try:
-                log = os.open("log", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+                log = os.open("log", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
             except FileNotFoundError:
                 pass  # its owner died before it began
+            except OSError:
+                return
             else:
+                if not stat.S_ISREG(os.fstat(log).st_mode):
+                    return
                 try:
                     fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -766,6 +805,8 @@ class Journal:
                 case "cancel":
                     del steps[-1:]
                 case "create" | "replace" | "remove" | "mkdir" | "move":
+                    if not _is_ours(verb, rest):  # written by somebody else, to have us reach out of the root
+                        raise JournalError.forged(self.root, self._path)
                     steps.append(Step(len(steps) + 1, verb, *rest))
                 case _:
                     raise JournalError(
@@ -821,10 +862,13 @@ class Journal:
                         if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                             raise
                 case "replace" | "remove":
-                    with suppress(FileNotFoundError):
+                    try:
                         os.rename(step.kept, name, src_dir_fd=slot, dst_dir_fd=fd)
                         # Renaming one of two names of a file to the other leaves both.
                         os.unlink(step.kept, dir_fd=slot)
+                    except FileNotFoundError:
+                        if not os.fstat(slot).st_nlink:  # with the journal went what was there before
+                            raise
                 case "move":
                     self._move_back(step.target, fd, name)
         finally:
@@ -937,6 +981,30 @@ class Journal:
         with self._mutex:
             attic = self._attic
             return [] if attic is None else [(step, attic.fd) for step in self._old if step.number > number]
+
+
+_journals: WeakSet[Journal] = WeakSet()
+
+
+def _after_fork() -> None:
+    for journal in tuple(_journals):
+        journal.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _is_ours(verb: str, fields: Sequence[str]) -> bool:
+    """Whether a record is one that `Work` writes: paths below the root, and a number for what is kept."""
+    if len(fields) != 3:
+        return False
+    path, kept, target = fields
+    paths = (path, target) if verb == "move" else (path,)
+    return (
+        not any(part in ("", ".", "..") for each in paths for part in each.split("/"))
+        and (kept.isdecimal() if verb in ("replace", "remove") else not kept)
+        and (verb == "move" or not target)
+    )
 
 
 def _read(fd: int) -> bytes:
