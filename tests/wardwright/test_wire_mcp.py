@@ -243,3 +243,22 @@ def test_a_structured_form_that_differs_only_by_type_is_read(text: str, structur
     (item,) = items(message)
     assert isinstance(item, ResultItem)
     assert item.parts == (text, orjson.dumps(structured).decode())
+
+
+@pytest.mark.parametrize(
+    ("method", "result"),
+    [
+        (
+            "tools/call",
+            {"resultType": "input_required", "inputRequests": {}, "content": [{"type": "text", "text": "x"}]},
+        ),
+        ("tools/call", {"toolResult": {}, "content": [{"type": "text", "text": "x"}]}),
+        ("resources/read", {"also": {}, "ttlMs": 5, "contents": [{"uri": "u", "text": "x"}]}),
+        ("prompts/get", {"also": {}, "messages": [{"role": "user", "content": {"type": "text", "text": "x"}}]}),
+    ],
+)
+def test_a_result_is_read_wherever_it_stands(method: str, result: dict[str, Any]) -> None:
+    """A question back hides no content from clients that do not know questions, and unknown words are read too."""
+    (item,) = items(one(answering(result), {1: Asked(method, "", "call_1")}))
+    assert isinstance(item, ResultItem)
+    assert item.parts == ("{}", "x")

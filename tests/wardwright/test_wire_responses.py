@@ -687,3 +687,13 @@ def test_a_spoken_stream_is_refused() -> None:
         str(caught.value)
         == "event 'response.audio.transcript.delta' is not known here, so it may not pass - at `$.type`"
     )
+
+
+def test_a_final_response_that_lists_other_tools_is_refused() -> None:
+    """The tools of a server are those the stream showed, word for word."""
+    shown = {"type": "mcp_list_tools", "id": "l", "server_label": "s", "tools": [{"name": "t", "description": "x"}]}
+    final = {**shown, "tools": [{"name": "t", "description": "y"}]}
+    assembler = stream(event("output_item.done", output_index=0, item=shown), completed(final))
+    with pytest.raises(WireError) as caught:
+        assembler.turn()
+    assert str(caught.value) == "the streamed items and the final response disagree"

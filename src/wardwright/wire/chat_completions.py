@@ -107,9 +107,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "transforms": "the provider would change the transcript after it was judged; send the transcript as it is meant",
 }
 
-_SAYING: Final = frozenset({"message", "messages", "delta", "text"})
-"""Where the answer may stand in a choice, beside what stands in a message."""
-
 MAX_NAME: Final = 4_096
 """Characters of a tool name in a stream. It grows piece by piece, so it must not grow for ever."""
 
@@ -141,6 +138,8 @@ _ASSISTANT_FIELDS: Final = frozenset(
         "tool_calls",
     }
 )
+_SAYING: Final = _ASSISTANT_FIELDS | {"message", "messages", "delta", "text"}
+"""Where clients may look for the answer in a choice."""
 _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom", "index"})
 _CHOICE_FIELDS: Final = frozenset({"type", "function", "custom", "allowed_tools"})
 _DECLARATION_FIELDS: Final = frozenset({"type", "function", "custom", "cache_control"})
@@ -221,7 +220,7 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     ordered.sort(key=lambda entry: entry[:2])
     items: list[Item] = []
     for _, position, choice in ordered:
-        _alone(choice, "message", f"choices[{position}]")
+        _alone(choice, "message", f"choices[{position}]", passing)
         message = object_of(choice, "message", f"choices[{position}]")
         _assistant(message, items, "choices[%d].message", position, passing, False)
     return Turn(
@@ -233,10 +232,10 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     )
 
 
-def _alone(choice: Object, place: str, path: str) -> None:
+def _alone(choice: Object, place: str, path: str, passing: Collection[str]) -> None:
     """A choice says what the model said in one place; some clients would look in another."""
     for name, value in choice.items():
-        if value and name != place and (name in _SAYING or name in _ASSISTANT_FIELDS):
+        if value and name != place and name in _SAYING and name not in passing:
             raise WireError(f"the answer stands in {place!r}, so {name!r} may not stand beside it - at `$.{path}`")
 
 
@@ -292,7 +291,7 @@ class StreamAssembler(Assembler):
             path = f"choices[{position}]"
             if not isinstance(choice, dict):
                 raise wrong(path, "an object", choice)
-            _alone(choice, "delta", path)
+            _alone(choice, "delta", path, self._passing)
             index = choice.get("index", position)
             if not isinstance(index, int):
                 raise wrong(f"{path}.index", "a number", index)

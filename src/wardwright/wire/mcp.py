@@ -76,6 +76,13 @@ METHODS: Final[Mapping[str, str]] = {
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _CALL_FIELDS: Final = frozenset({"name", "arguments", "_meta", "inputResponses", "requestState"})
 _CALL_REFUSED: Final = {"task": "its answer would come by another way than the call's, unseen; call without a task"}
+_SILENT: Final = frozenset({"_meta", "resultType", "requestState"})
+_RESULT_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    "prompts/get": _SILENT | {"messages"},
+    "resources/read": _SILENT | {"contents"},
+    "tools/call": _SILENT | {"content", "structuredContent", "isError"},
+}
+"""Fields of a result that are read in a form of their own, or hold nothing for the model."""
 _SORTED: Final = orjson.OPT_SORT_KEYS
 _INSTRUCTING: Final = frozenset({"initialize", "server/discover"})
 
@@ -253,13 +260,14 @@ def _result(asked: Asked, texts: list[str], failed: bool | None) -> Turn:
 
 
 def _texts(result: Object, method: str, path: str) -> list[str]:
-    if result.get("resultType") == "input_required":
-        # The server asks something back: its words are what came out of the call so far.
-        return [dumped(result.get("inputRequests"), f"{path}.inputRequests")]
+    # Older and newer clients look for the result in different places, so whatever is not known to be silent is read: what the
+    # server asks back (`inputRequests`), and words in fields that nobody here knows.
+    told = _RESULT_FIELDS[method]
+    further = [(name, value) for name, value in result.items() if name not in told]
+    texts = [dumped(value, f"{path}.{name}") for name, value in further if isinstance(value, (str, list, dict))]
     if method == "resources/read":
-        return _contents(list_of(result, "contents", path), f"{path}.contents", True)
+        return texts + _contents(list_of(result, "contents", path), f"{path}.contents", True)
     if method == "prompts/get":
-        texts: list[str] = []
         for index, message in enumerate(list_of(result, "messages", path)):
             if not isinstance(message, dict):
                 raise wrong(f"{path}.messages[{index}]", "an object", message)
@@ -267,7 +275,7 @@ def _texts(result: Object, method: str, path: str) -> list[str]:
             several: list[Json] = content if isinstance(content, list) else [content]
             texts += _contents(several, f"{path}.messages[{index}].content", False)
         return texts
-    texts = _contents(list_of(result, "content", path), f"{path}.content", False)
+    texts += _contents(list_of(result, "content", path), f"{path}.content", False)
     structured = result.get("structuredContent")
     # The structured form usually repeats the text. Where it says something else, both are read: clients show either.
     if structured is not None and not any(_same(text, structured) for text in texts):

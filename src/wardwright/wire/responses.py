@@ -809,7 +809,7 @@ class StreamAssembler(Assembler):
             ours, theirs = _Lowering(self._passing, False), _Lowering(self._passing, False)
             ours.add(streamed, "output")
             theirs.add(final, "output")
-            if ours.items != theirs.items or _cuts(ours.items) != _cuts(theirs.items):
+            if _said(ours) != _said(theirs):
                 raise WireError("the streamed items and the final response disagree")
         return self._head
 
@@ -957,8 +957,10 @@ class _Growing:
             raise WireError(f"the pieces of {key!r} and the whole of it disagree")
 
 
-def _cuts(items: list[Item]) -> list[tuple[str, ...]]:
-    return [item.parts for item in items if isinstance(item, (TextItem, ResultItem))]
+def _said(lowering: _Lowering) -> tuple[Any, ...]:
+    """All that rules see of an output, with the cuts between parts of a text, which items do not compare."""
+    cuts = [item.parts for item in lowering.items if isinstance(item, (TextItem, ResultItem))]
+    return lowering.items, list(lowering.tools.all()), cuts
 
 
 def _part(event: Object) -> int:
