@@ -1,0 +1,46 @@
+"""Our loop: `python ours.py TURNS` prints CPU seconds of a run with that many tool calls."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import process_time
+
+from weakincentives.adapters import ScriptedAdapter
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.runtime import Session, ToolCall
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+
+
+def run(turns: int) -> float:
+    kept = 0
+
+    def keep(params: Note, *, context: ToolContext) -> ToolResult[str]:
+        """Keep a note."""
+        nonlocal kept
+        kept += 1
+        return ToolResult.ok("kept", "kept")
+
+    def script() -> Iterator[ToolCall | str]:
+        for number in range(turns):
+            yield ToolCall("keep", '{"text": "a note"}', f"c{number}")
+        yield "done"
+
+    section = MarkdownSection(title="Task", template="Keep notes.", tools=[Tool.wrap(keep)])
+    prompt = Prompt(PromptTemplate(sections=[section]))
+    adapter = ScriptedAdapter(script(), max_turns=None)
+    started = process_time()
+    response = adapter.evaluate(prompt, Session())
+    spent = process_time() - started
+    assert (response.text, kept) == ("done", turns)
+    return spent
+
+
+run(20)  # what is loaded and built once
+print(json.dumps({"cpu": run(int(sys.argv[1]))}))
