@@ -43,14 +43,13 @@ from ..runtime import (
     ToolCall,
     ToolInvoked,
     ToolOutcome,
-    execute_tools,
     pending_approvals,
     workers,
 )
 from ..runtime.execute import Run, drive, groups, record_unstarted
 from ..runtime.main_loop import Prepared, RequestT
 from ..serde.codec import CodecError, Opaque, decode, encode
-from .core import Driver, Evaluation, ModelReply, PromptResponse, ProviderAdapter, StopReason, Turn
+from .core import SYNC, Driver, Evaluation, ModelReply, PromptResponse, ProviderAdapter, StopReason, Turn
 from .guardrails import Guardrails, Settle, _Asked
 from .lease import FileLease, Lease, PostgresLease
 
@@ -507,7 +506,7 @@ class _RecordedEvaluator:
             evaluation = Evaluation(self._adapter, prompt, session, deadline, budget, heartbeat, run_context)
             if evaluation.guardrails is not None:
                 evaluation.guardrails = _RecordedGuardrails(prompt, session, self._recorder)
-            return drive(self._adapter.run(evaluation, _RecordedDriver(self._recorder)))
+            return drive(self._adapter.run(evaluation, RecordedDriver(self._recorder)))
 
     async def aevaluate(self, prompt: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:  # noqa: ARG002
         raise AssertionError("a worker runs each request on a thread of its own")
@@ -516,11 +515,13 @@ class _RecordedEvaluator:
 _FILES = "files"
 
 
-class _RecordedDriver(Driver):
+class RecordedDriver(Driver):
     """How the loop waits in a durable run: each wait is a step."""
 
     def __init__(self, recorder: _Recorder) -> None:
         self._recorder = recorder
+        self.runs: Driver = SYNC
+        """Who runs the calls that are not recorded yet."""
 
     async def send(self, adapter: ProviderAdapter, turn: Turn) -> ModelReply:
         recorder = self._recorder
@@ -571,9 +572,10 @@ class _RecordedDriver(Driver):
                     else:
                         todo.append(call)
             try:
-                made.update((outcome.call_id, outcome) for outcome in execute_tools(todo, **surroundings))
+                outcomes = drive(self.runs.execute(todo, surroundings)) if todo else ()
             except VisibilityExpansionRequired as required:
                 return {"opens": _stored_request(required)}
+            made.update((outcome.call_id, outcome) for outcome in outcomes)
             return [[call.call_id, cast("ToolInvoked", self._found(call)).outcome] for call in group]
 
         stored, _ = self._recorder.step(" ".join(call.name for call in group), work)
