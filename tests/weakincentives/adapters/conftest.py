@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from .loopback.openai_server import OpenAIServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAIServer]:
+    """OpenAI's wire on loopback."""
+    server = OpenAIServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,6 @@ from .loopback.openai_server import OpenAIServer, Stage
 pytest.importorskip("openai")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[OpenAIServer]:
-    server = OpenAIServer()
-    yield server
-    server.close()
-
-
 class OpenAIHarness(AdapterHarness):
     def __init__(self, server: OpenAIServer, api: Literal["chat", "responses"], **options: Any) -> None:
         self._server = server

@@ -46,6 +46,14 @@ class Stage:
         """Set: nobody waits any more for a silent turn."""
 
 
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what some tests are about."""
+
+
 class OpenAIServer:
     """Runs on threads until closed."""
 
@@ -57,9 +65,7 @@ class OpenAIServer:
             def stage(self) -> Stage:
                 return stages[self.path.split("/")[1]]
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._http.block_on_close = False
+        self._http = _Http(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
@@ -91,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         stage = self.stage()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         stage.requests.append(body)
-        stage.headers.append(dict(self.headers.items()))
+        stage.headers.append({name.lower(): value for name, value in self.headers.items()})
         chat = self.path.endswith("/chat/completions")
         if not chat and not self.path.endswith("/responses"):
             return self._page(404, {"error": {"message": f"No such path: {self.path}", "code": None}})
