@@ -754,3 +754,30 @@ class TestResources:
             assert (resources.built, heard) == ((database,), [database])
             assert resources.get_optional(int) is None
             assert (Database in resources, int in resources) == (True, False)
+
+
+def test_a_prompt_in_which_nothing_is_computed_is_rendered_once() -> None:
+    """A loop that renders at every turn pays once."""
+    prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="Task", template="Do it.")]))
+
+    assert prompt.render(Session()) is prompt.render(Session())
+
+
+def test_a_text_that_is_computed_is_computed_for_every_rendering() -> None:
+    """What a section says of the session is what the session says now."""
+
+    class Counter(Section[None]):
+        def render_body(self, params: None, *, session: Session | None = None) -> str:
+            return f"{0 if session is None else len(session[Noted].all())} notes"
+
+    session = Session()
+    prompt = Prompt(PromptTemplate(sections=[Counter(title="State")]))
+    before = prompt.render(session).text
+    session[Noted].append(Noted("a"))
+
+    assert (before, prompt.render(session).text) == ("# State\n\n0 notes", "# State\n\n1 notes")
+
+
+@dataclass(frozen=True)
+class Noted:
+    text: str

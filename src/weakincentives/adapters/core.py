@@ -229,7 +229,7 @@ class Evaluation(Generic[OutputT]):
         if self.heartbeat is not None:
             self.heartbeat.beat()
         rendered = self.prompt.render(self.session)
-        if self.rendered is not None and rendered == self.rendered:
+        if self.rendered is not None and (rendered is self.rendered or rendered == self.rendered):
             rendered = self.rendered  # the same to everybody who kept it: the calls, the adapter
         else:
             told = "" if adapter.sends_output_schema or self._output is None else self._output.instructions

@@ -31,6 +31,7 @@ from .section import (
     Section,
     check_contents,
     field_names,
+    is_fixed,
     place,
     refuse_non_policy,
     refuse_non_tool,
@@ -221,6 +222,8 @@ class Prompt(Generic[OutputT]):
         self._bound = _Bound()
         self._plan: _Plan | None = None
         self._last_applied: tuple[PromptOverride, AppliedOverrides] | None = None
+        self._fixed: RenderedPrompt[OutputT] | None = None
+        """What every rendering gives, if they all give the same."""
         self._resources = PromptResources(lambda: self._checked().registry)
         if overrides_store is not None:
             _ = self.texts
@@ -363,6 +366,8 @@ class Prompt(Generic[OutputT]):
         tag: str | None = None,
     ) -> RenderedPrompt[OutputT]:
         """The text and the tools as this session sees them now; a store's overrides of `tag` apply."""
+        if self._fixed is not None and overrides is None:
+            return self._fixed
         layout, values, _, openers = self._checked()
         applied = self._applied(overrides or self._store, tag or self._tag)
         view = View(values, session, applied)
@@ -375,13 +380,17 @@ class Prompt(Generic[OutputT]):
         folded = [placed for placed, how in shown if how is SectionVisibility.SUMMARY]
         tools += (openers[name].tool for name in _openers(folded))
         blocks = (view.block(placed, how) for placed, how in shown)
-        return RenderedPrompt(
+        rendered = RenderedPrompt(
             text=join_blocks(*blocks, examples_text(layout.extra_tools)),
             tools=tuple(tools),
             sections=tuple(RenderedSection(placed.path, placed.section.title, how) for placed, how in shown),
             params=self.params,
             output_type=self.output_type,
         )
+        # A loop renders at every turn; what can only ever be the same is made once.
+        if overrides is None and self._store is None and all(map(is_fixed, layout.sections.values())):
+            self._fixed = rendered
+        return rendered
 
     def _applied(self, store: PromptOverridesStore | None, tag: str) -> AppliedOverrides | None:
         if store is None:

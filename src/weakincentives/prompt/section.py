@@ -240,6 +240,17 @@ class PlacedSection:
         return (self,) if self.parent is None else (*self.parent.lineage(), self)
 
 
+def is_fixed(placed: PlacedSection) -> bool:
+    """Whether a section reads the same at every rendering: always shown, and nothing in its text is computed."""
+    section = placed.section
+    return (
+        not placed.is_conditional
+        and type(section).render_body is Section.render_body
+        and "render_body" not in vars(section)
+        and not section.placeholders
+    )
+
+
 def place(
     sections: Sequence[Section[Any]], *, parent: PlacedSection | None = None, after: Sequence[PlacedSection] = ()
 ) -> tuple[PlacedSection, ...]:
