@@ -198,6 +198,8 @@ class Identity:
     """Empty: the gate knows."""
     status_tests: tuple[StatusTest, ...] = ()
     confidence: Literal["exact", "inferred", "ambiguous"] = "exact"
+    plain: str = ""
+    """The folded name inside all wrappers: two names that share it are one tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,15 +291,25 @@ class Catalog:
                 name = _fill(entry.name, captured) or captured.get("name", source)
                 if fold(namespace).startswith("provider."):
                     break  # a caller's tool never gets the name of one that a provider runs
-                return self.identify(namespace, name, entry.attributes, "inferred")
+                return self.identify(namespace, name, entry.attributes, "inferred", folded)
         if literal is not None:
             entry = self._identity[literal]
             name = entry.name or normal
-            return self.identify(entry.namespace or "unknown", name, entry.attributes, "exact")
-        return self.identify("unknown", normal, {}, "ambiguous")
+            return self.identify(entry.namespace or "unknown", name, entry.attributes, "exact", folded)
+        if "-" in folded:
+            # Lenient clients take a hyphen for an underscore: what nothing names is looked up that way too.
+            other = self._resolve(normal.replace("-", "_"), unwrapped)
+            if other.confidence != "ambiguous":
+                return replace(other, confidence="inferred", plain=folded)
+        return self.identify("unknown", normal, {}, "ambiguous", folded)
 
     def identify(
-        self, namespace: str, name: str, own: Mapping[str, Any], confidence: Literal["exact", "inferred", "ambiguous"]
+        self,
+        namespace: str,
+        name: str,
+        own: Mapping[str, Any],
+        confidence: Literal["exact", "inferred", "ambiguous"],
+        plain: str = "",
     ) -> Identity:
         """A named tool with every attribute that an entry knows of it; `own` ones come first."""
         attributes = dict(own)
@@ -306,7 +318,7 @@ class Catalog:
             if namespace_fits(folded_namespace) and name_fits(folded_name):
                 for key, value in entry.attributes.items():
                     attributes.setdefault(key, value)
-        return Identity(namespace, name, confidence=confidence, **attributes)
+        return Identity(namespace, name, confidence=confidence, plain=plain, **attributes)
 
 
 def _is_pattern(match: str) -> bool:

@@ -3,7 +3,8 @@
 WardwrightError                              500 internal_error
 ├── ConfigError(ValueError)                  a file cannot be activated; holds every problem with line and column
 ├── WireError(ValueError)                    400 invalid_request      a body we cannot read or must not pass unseen
-│   └── ToolNameCollision                    400 tool_name_collision
+│   ├── ToolNameCollision                    400 tool_name_collision
+│   └── TurnTooLarge                         400 turn_too_large       more items than are judged at once
 ├── GovernanceUnavailable(RuntimeError)      503 governance_unavailable   the engine or the store failed: closed
 │   └── StoreUnavailable
 ├── VersionConflict(RuntimeError)            another writer committed first; load and govern again
@@ -59,6 +60,12 @@ class ToolNameCollision(WireError):
     """Two declared tools have names that are equal after Unicode folding."""
 
     code: ClassVar[str] = "tool_name_collision"
+
+
+class TurnTooLarge(WireError):
+    """A transcript or a reply with more items than are judged at once. Nothing of it passes."""
+
+    code: ClassVar[str] = "turn_too_large"
 
 
 class GovernanceUnavailable(WardwrightError, RuntimeError):

@@ -61,14 +61,21 @@ provider_attested: the provider reported it
 opaque: nothing was reported"""
 
 Mark: TypeAlias = Literal[
-    "definition_changed", "altered", "forged", "result_for_denied_call", "session_rotated", "claim_contradicted"
+    "definition_changed",
+    "altered",
+    "forged",
+    "result_for_denied_call",
+    "session_rotated",
+    "claim_contradicted",
+    "undeclared",
 ]
 """definition_changed: description or schema differ from what was pinned
 altered: a known call or result came back with other content
-forged: a call or result that never passed here, after things that did
+forged: a call that never passed here, after things that did; or its result
 result_for_denied_call: an answer to a call we denied
 session_rotated: the transcript belongs to another session than the header says
-claim_contradicted: a caller's attestation says less than we observed"""
+claim_contradicted: a caller's attestation says less than we observed
+undeclared: a reply calls it though the request declared other tools and not this one"""
 
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
@@ -208,22 +215,15 @@ def canonical(text: str) -> tuple[bytes, Any]:
 
 
 def _exact(text: str) -> bytes:
-    blurred: list[str] = []
-
+    # Numbers that a fast parser would round are written out as numbers: no text can pass for one.
     def whole(digits: str) -> Any:
         number = int(digits)
-        if -(2**63) <= number < 2**64:
-            return number
-        blurred.append(digits)
-        return f"~int:{number}"
+        return number if -(2**63) <= number < 2**64 else orjson.Fragment(str(number))
 
     def fraction(digits: str) -> Any:
         number = float(digits)
         exact = Decimal(digits)
-        if exact == Decimal(repr(number)):
-            return number
-        blurred.append(digits)
-        return f"~number:{exact.normalize()}"
+        return number if exact == Decimal(repr(number)) else orjson.Fragment(str(exact.normalize()))
 
     def pairs(entries: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(entries)
@@ -234,8 +234,7 @@ def _exact(text: str) -> bytes:
     value = json.loads(
         text, object_pairs_hook=pairs, parse_int=whole, parse_float=fraction, parse_constant=_no_constant
     )
-    form = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    return b"\x01" + form if blurred else form
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def _no_constant(word: str) -> Any:

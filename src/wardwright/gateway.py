@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from wardwright.errors import GovernanceUnavailable, WardwrightError
-from wardwright.facts import Phase, ToolFact
+from wardwright.facts import Phase, ToolFact, text_digest
 from wardwright.history import (
     EMPTY_SCOPE,
     Delta,
@@ -24,24 +24,28 @@ from wardwright.history import (
     ScopeKind,
     scope_key,
 )
+from wardwright.history.observer import MAX_PINNED
 from wardwright.history.requests import (
     BOUND_BY_REPLY,
     CHANGED_TOOLS,
     EVERY_TOOL,
+    MAX_NAME,
     MAX_STRIPPED,
     REQUESTS,
     RequestRecord,
-    answered,
+    capped,
     put,
 )
-from wardwright.policy.arbitrate import arbitrate
+from wardwright.policy.arbitrate import arbitrate, transformed
 from wardwright.policy.compile import ModelPlan, Plan
-from wardwright.policy.evaluate import BOUND, Run, evaluate, set_aside, unwind
+from wardwright.policy.evaluate import BOUND, Run, answered, evaluate, set_aside, unwind
 from wardwright.policy.rules import Ruling
-from wardwright.wire.turn import Turn
+from wardwright.wire.turn import ResultItem, Turn
 
 JUDGED = "judged"
 """Name of a request that is known by its facts only."""
+MAX_LAST_IDS = 64
+"""Call ids of a released reply that the next transcript is compared with, to note what it leaves out."""
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
 
 
@@ -89,11 +93,16 @@ def judge(
         phases = [fact.phase for fact in facts if fact.source != "inferred"]
         observed = Observed([replace(fact) for fact in facts], part.observer.surface(turn.tools))
         observed.user_turns = tuple(user_turns)
+        # What the ledger would have learnt: later results are known by the calls they answer.
+        status: LedgerStatus = "passed" if turn.gate == "reply" else "observed"
+        for fact in facts:
+            if fact.source == "assistant_tool_call" and fact.tool_call_id:
+                entry = LedgerEntry(status, fact.raw_name, fact.arguments_digest, 0, False, "forged" in fact.marks)
+                observed.ledger[f"c:{fact.tool_call_id}"] = entry
         if turn.gate != "request":
             session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
             observed.phase = cast("Phase", session.head.phase)
-            observed.phases, observed.bundles = (session.head.phase,), session.head.bundles
-            observed.answers = tuple(answered(session, ""))
+            part.observer.asked(turn, session, observed)
         elif phase is not None:
             observed.phase = phase
         elif phases and phases[-1] == "result_interpretation":
@@ -116,9 +125,13 @@ def _decide(part: ModelPlan, registers: Registers, turn: Turn, observed: Observe
     if turn.gate == "request":
         ruling.request = observed.transcript_digest
     through = passes(ruling)
-    if run.conditional or run.users:
+    if run.conditional:
         unwind(run, through)
+    if through and turn.gate == "reply":
+        answered(run)
     ruling.states = {name: run.state(name, -1) for name in part.machines}
+    if any(state not in part.machines[name].states for name, state in ruling.states.items()):
+        ruling.notes = (*ruling.notes, "unknown_state")
     return ruling, _delta(run, ruling, through)
 
 
@@ -154,7 +167,6 @@ def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
             moved = scope.state.head._replace(
                 turn=head.turn - run.session.turn + scope.turn,
                 event=head.event - run.session.event + scope.event,
-                user_turns=scope.state.head.user_turns + run.users,
                 since_ms=scope.state.head.since_ms or run.now,
                 plan_hash=head.plan_hash,
                 plan_since_ms=_since(scope.state.head, run),
@@ -175,6 +187,8 @@ def _since(head: Head, run: Run) -> int:
 def _head(run: Run, ruling: Ruling, through: bool) -> Head:
     old, observed = run.session.state.head, run.observed
     event = old.event + (run.offsets[-1] if run.offsets else run.offset)
+    if run.offset and not through:
+        event -= run.offset  # the changed surface is an event once, when a request with it passes
     since, plan_since = old.since_ms or run.now, _since(old, run)
     plan_hash = run.plan.plan_hash
     if run.gate == "request":
@@ -184,8 +198,8 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
                 since_ms=since,
                 plan_hash=plan_hash,
                 plan_since_ms=plan_since,
-                user_turns=old.user_turns + run.users,
                 last_digest=observed.transcript_digest,
+                spoken=run.issued,
             )
         return Head(
             old.turn,
@@ -196,18 +210,19 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
             run.text_hits,
             observed.surface.digest,
             observed.phase,
-            observed.repairing,
+            capped(observed.repairing),
             old.last_ids,
             ruling.bundles,
             since,
             plan_hash,
             plan_since,
-            old.user_turns + run.users,
+            old.user_turns,
             observed.transcript_digest,
             observed.news_from,
             observed.news_turn,
             old.turn,
             _changed(old, observed),
+            run.issued,
         )
     if run.gate == "result":
         return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
@@ -217,23 +232,29 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
     return old._replace(
         turn=old.turn + 1 if through else old.turn,
         event=event,
-        repairing=tuple(repairing),
-        last_ids=tuple(call.call_id for call in ruling.calls if call.status == "allow") if through else old.last_ids,
+        repairing=capped(tuple(repairing)),
+        last_ids=_last_ids(ruling) if through else old.last_ids,
         bundles=ruling.bundles,
         since_ms=since,
         plan_hash=plan_hash,
         plan_since_ms=plan_since,
         changed=() if settled else old.changed,
+        user_turns=run.words if through else old.user_turns,
     )
+
+
+def _last_ids(ruling: Ruling) -> tuple[str, ...]:
+    return tuple([call.call_id for call in ruling.calls if call.status == "allow"][:MAX_LAST_IDS])
 
 
 def _changed(old: Head, observed: Observed) -> tuple[str, ...]:
     """Tools whose changed definition no released reply has answered yet."""
     if not observed.changed and not old.changed:
         return ()
-    names = dict.fromkeys(name for name in old.changed if name not in observed.surface.by_name)
-    names.update(dict.fromkeys(fact.raw_name for fact in observed.changed))
-    return tuple(names)
+    surface = observed.surface
+    names = dict.fromkeys(name for name in old.changed if name not in surface.names)
+    names.update(dict.fromkeys(surface.kept[fact.raw_name] for fact in observed.changed))
+    return tuple(names) if len(names) <= MAX_PINNED else (EVERY_TOOL,)
 
 
 def _record(run: Run, ruling: Ruling, through: bool) -> None:
@@ -249,9 +270,11 @@ def _record(run: Run, ruling: Ruling, through: bool) -> None:
             observed.news_from,
             observed.news_turn,
             flags,
+            run.words,
+            run.first_word,
             observed.phase,
             ruling.bundles,
-            observed.repairing,
+            capped(observed.repairing),
             _stripped(run, ruling),
         )
         before = observed.before
@@ -260,7 +283,7 @@ def _record(run: Run, ruling: Ruling, through: bool) -> None:
             record = record._replace(
                 flags=before.flags | record.flags,
                 bundles=tuple(dict.fromkeys((*before.bundles, *record.bundles))),
-                repairing=tuple(dict.fromkeys((*before.repairing, *record.repairing))),
+                repairing=capped(tuple(dict.fromkeys((*before.repairing, *record.repairing)))),
                 stripped=_merged(before.stripped, record.stripped),
             )
         session.put(REQUESTS, put(session.registers.get(REQUESTS), record))
@@ -269,7 +292,7 @@ def _record(run: Run, ruling: Ruling, through: bool) -> None:
         failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
         after = before._replace(
             bundles=tuple(dict.fromkeys((*before.bundles, *ruling.bundles))),
-            repairing=tuple(dict.fromkeys((*before.repairing, *failed))),
+            repairing=capped(tuple(dict.fromkeys((*before.repairing, *failed)))),
         )
         if after != before:
             session.put(REQUESTS, put(session.registers.get(REQUESTS), after))
@@ -297,7 +320,7 @@ def _stripped(run: Run, ruling: Ruling) -> tuple[str, ...]:
             rules.setdefault(tool["raw_name"], finding.rule_id)
         for name in finding.evidence.get("withheld_server_tools", ()):
             rules.setdefault(name, finding.rule_id)
-    if len(names) > MAX_STRIPPED:
+    if len(names) > MAX_STRIPPED or any(len(name) > MAX_NAME for name in names):
         return (EVERY_TOOL, first)
     return tuple(word for name in names for word in (name, rules.get(name, first)))
 
@@ -308,12 +331,13 @@ def _bind(run: Run, ruling: Ruling, through: bool) -> None:
     if run.gate == "reply" and through and any(record.flags & BOUND_BY_REPLY for record in run.observed.answers):
         session.put(BOUND, None)
     if ruling.binds_next:
-        names = dict.fromkeys(
-            finding.rule_id
+        # With the routes themselves: what is bound stays bound when the plan changes meanwhile.
+        bound = {
+            finding.rule_id: (finding.effect, finding.action.target_model, *finding.action.routes)
             for finding in ruling.findings
             if finding.effect in ROUTES and finding.enforced and not finding.lifted
-        )
-        session.put(BOUND, tuple(names))
+        }
+        session.put(BOUND, tuple([word for name, one in bound.items() for word in (name, len(one), *one)]))
 
 
 _STATUS: dict[str, LedgerStatus] = {
@@ -364,8 +388,14 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
         for call in ruling.calls:
             name = f"r:{call.call_id}"
             if name in entries and (call.status != "allow" or ruling.transforms):
-                # The caller gets our error, or a changed text: that is what its transcript will honestly show.
-                entries[name] = entries[name]._replace(status="denied")
+                # The caller gets our error, or a changed text: that, and nothing else, is what its transcript will honestly show.
+                item = run.turn.items[call.item] if 0 <= call.item < len(run.turn.items) else None
+                shown = call.message if call.status != "allow" else ""
+                if call.status == "allow" and isinstance(item, ResultItem):
+                    shown = transformed(run, call.item, item.content)
+                    if shown == item.content:
+                        continue
+                entries[name] = entries[name]._replace(status="denied", digest=text_digest(observed.key, shown))
     return entries
 
 

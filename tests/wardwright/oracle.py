@@ -28,6 +28,11 @@ class Entry:  # One line of the log: a fact, a user turn (neither fact nor state
     held: bool = False
     state: str = ""
     rule: r.Rule | None = None
+    word: bool = False  # the user spoke, or it ended because of that, and no released reply has answered it yet
+    void: bool = False  # no reply ever answered it
+    proven: bool = True
+    gate: int = 0  # where its gate began in the log …
+    since: At = (0, 0, 0)  # … and when
 
 
 def fits(m: r.Matcher, f: ToolFact, denying: bool) -> bool:
@@ -41,9 +46,11 @@ def fits(m: r.Matcher, f: ToolFact, denying: bool) -> bool:
     return source and named and phase and all(not some or value in some for some, value in words)
 
 
+HAPPENED = ("assistant_tool_call", "tool_result", "provider_event")
+
+
 def ends(until: r.Until, f: ToolFact) -> bool:
-    happened = f.source in ("assistant_tool_call", "tool_result", "provider_event")
-    return until.tool is not None and fits(until.tool, f, False) and (happened or bool(until.tool.source))
+    return until.tool is not None and fits(until.tool, f, False) and (f.source in HAPPENED or bool(until.tool.source))
 
 
 def counts(rule: Any, f: ToolFact) -> bool:
@@ -66,7 +73,7 @@ class Oracle:  # One session under one plan with one machine.
 
     def state(self, at: At, log: list[Entry]) -> tuple[str, str, bool]:
         """(state, key of the rule that put it there, came by itself)"""
-        last = next((e for e in reversed(log) if e.state), Entry(at, state=self.initial))
+        last = next((e for e in reversed(log) if e.state and not e.void), Entry(at, state=self.initial))
         if isinstance(last.rule, r.ToolSequence) and last.rule.then is None:
             stale = last.rule.until is not None and last.rule.until.clean_turn and at[0] - last.at[0] > 1
             if stale or not inside(last.rule.window, last.at, at):
@@ -89,8 +96,15 @@ class Oracle:  # One session under one plan with one machine.
 
     def started(self, rule: r.ToolSequence, at: At) -> bool:
         start, until = None, rule.until or r.Until()
+        starts: list[At | None] = []
         for n, e in enumerate(self.log):
+            starts.append(start)
+            if e.void:
+                continue
             ended = e.fact is not None and not e.refused and not e.held and n < self.fresh and ends(until, e.fact)
+            if ended and not e.proven:  # a history that a new session brings ends what it began itself
+                before = starts[e.gate]
+                ended = e.since[0] == 0 and (before is None or not inside(rule.window, before, e.since))
             clears = until.state == e.state if e.state else until.user_turn if e.fact is None else ended
             start = None if clears else start
             if e.fact is not None and not e.refused and fits(rule.after, e.fact, rule.action.name in DENY):
@@ -100,7 +114,9 @@ class Oracle:  # One session under one plan with one machine.
 
     def judge(self, gate: str, facts: list[ToolFact], users: list[int], now: int) -> tuple[Fired, str, list[str], str]:
         fired: Fired = set()
-        begin = list(self.log)
+        for e in self.log if gate == "request" else []:
+            e.void = e.void or e.word  # no reply has answered those words
+        begin, since = list(self.log), (self.turn, self.event, now)
         self.fresh = len(begin) if gate == "reply" else 10**9
         places = [(self.turn, self.event + sum(not f.repeat for f in facts[: i + 1]), now) for i in range(len(facts))]
         end = places[-1] if places else (self.turn, self.event, now)
@@ -123,10 +139,13 @@ class Oracle:  # One session under one plan with one machine.
                 self.log.append(Entry(at, state=rule.action.transition_to, rule=rule))
             moves.clear()
 
-        def leave(at: At, ends: Any) -> None:
+        def leave(at: At, ends: Any, word: bool = False) -> None:
             for rule in self.of(r.ToolSequence):
                 if rule.then is None and rule.until and ends(rule.until) and self.state(at, self.log)[1] == rule.key:
-                    self.log.append(Entry(at, state=self.initial))
+                    self.log.append(Entry(at, state=self.initial, word=word))
+
+        def proven(f: ToolFact) -> bool:  # what a request shows for the first time never passed, but for results
+            return gate != "request" or f.source == "tool_result" or f.source not in HAPPENED
 
         def pass_time(at: At) -> None:
             self.log.extend([Entry(at, held=True, state=self.initial)] if self.state(at, self.log)[2] else [])
@@ -139,8 +158,8 @@ class Oracle:  # One session under one plan with one machine.
         for i, (f, at) in enumerate(zip(facts, places, strict=True)):
             pass_time(at)
             if i in users:
-                self.log.append(Entry(at))
-                leave(at, lambda until: until.user_turn)
+                self.log.append(Entry(at, word=True))
+                leave(at, lambda until: until.user_turn, word=True)
             for rule in self.rules:
                 denying, hit = rule.action.name in DENY, False
                 if isinstance(rule, r.ToolSelector):
@@ -157,10 +176,11 @@ class Oracle:  # One session under one plan with one machine.
                     hit = gate == "reply" and not named and f.phase != RESULT and bool({f.phase, self.phase} & phases)
                 if hit:
                     act(rule, i, at)
-            if i not in refused and gate != "reply":
+            own = self.turn == 0 and self.state(since, begin)[0] == self.initial
+            if i not in refused and gate != "reply" and (proven(f) or own):
                 leave(at, lambda until, f=f: ends(until, f))
             move()
-            self.log.append(Entry(at, f, i in refused))
+            self.log.append(Entry(at, f, i in refused, proven=proven(f), gate=len(begin), since=since))
         pass_time(end)
         for rule in self.of(r.HistoryThreshold):
             if self.count(rule, None, end, self.log) >= rule.threshold:
@@ -193,6 +213,8 @@ class Oracle:  # One session under one plan with one machine.
         self.log[len(begin) :] = [e for e in self.log[len(begin) :] if through or e.fact or e.held or e.rule]
         for i, e in enumerate([e for e in self.log[len(begin) :] if e.fact is not None]):
             e.held, e.refused = not through, i in refused or (gate == "reply" and not through)
+        for e in self.log if gate == "reply" and through else []:
+            e.word = e.word and e.void
         state, self.event = self.state(end, self.log)[0], end[1]
         self.turn += through and gate == "reply"
         if through and gate == "request":

@@ -405,7 +405,8 @@ def test_calls_counted_together_say_so() -> None:
             "{id: l, kind: tool_loop_threshold, action: deny_call, threshold: 2, equal: tool+arguments, message: Twice., tool: {name: w}}"
         )
     )
-    session.reply(*(call(str(n), "w", f'{{"n":{n}}}') for n in range(5000)))
+    for first in range(0, 5000, 1000):
+        session.reply(*(call(str(n), "w", f'{{"n":{n}}}') for n in range(first, first + 1000)))
     ruling = session.reply(call("x", "w", '{"n":-1}'))
     assert (
         ruling.message == "Twice. (Too many different calls to tell apart: this one was counted together with others.)"

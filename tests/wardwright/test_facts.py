@@ -77,3 +77,10 @@ def test_tool_context_has_the_shape_of_the_receipt() -> None:
     context = tool_context([call, offered], "planning")
     assert (context["phase"], context["primary_tool"]["name"], len(context["facts"])) == ("planning", "x", 1)
     assert [tool["name"] for tool in context["available_tools"]] == ["y"]
+
+
+def test_no_text_passes_for_a_number_beyond_the_parser_s_range() -> None:
+    """G8: which of two fields holds a number shows in the digest."""
+    left = '{"a":18446744073709551616,"b":"~int:18446744073709551617"}'
+    right = '{"a":"~int:18446744073709551616","b":18446744073709551617}'
+    assert digest(b"k", left) != digest(b"k", right)

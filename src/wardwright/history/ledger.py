@@ -50,6 +50,8 @@ class LedgerEntry(NamedTuple):
     turn: int
     refused: bool = False
     """The gate that first saw it did not let it through: it stays a current fact until a gate does."""
+    forged: bool = False
+    """It never passed here and came after things that did. That stays true, however often it is sent."""
 
 
 class Head(NamedTuple):
@@ -84,7 +86,7 @@ class Head(NamedTuple):
     plan_since_ms: int = 0
     """… and since when: what a rule new in that plan counts from."""
     user_turns: int = 0
-    """New user texts so far."""
+    """Number of the user's last word that a released reply has answered."""
     last_digest: str = ""
     """Digest of the last request's transcript, refused or not: the same again is a retry."""
     news_from: int = 0
@@ -94,7 +96,9 @@ class Head(NamedTuple):
     asked_turn: int = -1
     """The turn in which the last request passed: no reply has been released since while that is still the turn."""
     changed: tuple[str, ...] = ()
-    """Raw names of tools whose definition changed with a request that no released reply has answered yet."""
+    """Tools whose definition changed with a request that no released reply has answered yet, by the names they are pinned under."""
+    spoken: int = 0
+    """The last number that any word of the user was given, answered or not. No two words share one."""
 
 
 EMPTY_LEDGER: Final[Map[str, LedgerEntry]] = Map()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -17,7 +19,7 @@ from typing import Any, Final, cast
 import orjson
 
 from wardwright.catalog import MEMO_LENGTH, MEMO_LIMIT, Catalog, Identity, fold, result_status
-from wardwright.errors import ToolNameCollision
+from wardwright.errors import ToolNameCollision, TurnTooLarge
 from wardwright.facts import (
     PHASES,
     RISK_CLASSES,
@@ -56,15 +58,29 @@ MAX_PINNED: Final = 512
 MAX_SURFACE_BYTES: Final = 200_000
 MAX_SURFACES_BYTES: Final = 4_000_000
 """How big a remembered surface may be, and all of them together: callers choose them."""
+MAX_ID: Final = 256
+"""Length of an id, or of a name, that is kept as it is. A longer one is kept as a digest."""
+MAX_ITEMS: Final = 50_000
+"""Items of a transcript …"""
+MAX_EVENTS: Final = 1_000
+"""… and calls, results and hosted events of one reply that are judged. What has more is refused."""
 MAX_SHARED: Final = 64
 """Surfaces known by identity."""
 
 
 _SHAPE: Final = STORED_FIELDS[:14]
 """The fields of a fact that its tool and its source decide, but for the id and the status."""
+SAYS: Final[re.Pattern[str]] = re.compile(
+    "[^\\s\\x00-\\x1f\\x7f-\\x9f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e"
+    "\\u2060-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a"
+    "\\U000e0000-\\U000e0fff]"
+)
+"""Something that can be seen. A text without it is no word of the user."""
+_FORGED: Final[tuple[Mark, ...]] = ("forged",)
+_UNDECLARED: Final[tuple[Mark, ...]] = ("undeclared",)
 _NO_PINS: Final[Mapping[RegisterKey, RegisterValue | None]] = {}
 
-_entry: Callable[[tuple[LedgerStatus, str, str, int, bool]], LedgerEntry] = partial(
+_entry: Callable[[tuple[LedgerStatus, str, str, int, bool, bool]], LedgerEntry] = partial(
     cast("Any", tuple).__new__, LedgerEntry
 )
 """Makes an entry in two thirds of the time; a transcript makes many."""
@@ -77,6 +93,10 @@ class Surface:
     digest: str
     facts: tuple[ToolFact, ...]
     by_name: Mapping[str, DeclaredTool]
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Raw name → the name under which its definition is pinned: folded, without wrappers, of bounded length."""
+    names: frozenset[str] = frozenset()
+    """All of those."""
     pins: dict[RegisterKey, RegisterValue | None] = field(default_factory=dict[RegisterKey, RegisterValue | None])
     """What a session that sees its first surface pins."""
     judged: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -135,7 +155,7 @@ class Observed:
         """Definitions to pin if the gate passes."""
         self.notes: list[str] = []
         self.stripped: dict[str, str] = {}
-        """Tools that the provider was not shown: raw name → id of the rule that took it away."""
+        """Tools that the provider was not shown: raw name (or EVERY_TOOL) → id of the rule that took it away."""
 
     def with_items(self, turn: Turn, items: Sequence[Item]) -> Observed:
         """The same, as if the turn had had these items."""
@@ -176,6 +196,9 @@ def _sized(*parts: str) -> str:
 
 def _flatten(item: Item) -> str:
     if isinstance(item, TextItem):
+        if item.parts:
+            # The same words cut otherwise read otherwise.
+            return f"p{len(item.parts)}:{_sized(item.role, *item.parts)}"
         return f"t{len(item.role)}:{item.role}{len(item.text)}:{item.text}"
     if isinstance(item, HostedCallItem):
         return f"h{item.server is None}{_sized(item.id, item.kind, item.server or '', item.name, item.arguments)}"
@@ -209,14 +232,16 @@ def _walk(items: Sequence[Item], key: bytes) -> tuple[list[str], Sequence[str]]:
             call_id, name, text = item.id, item.name, item.arguments
             texts.append(f"c{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}")
             names.append(call_id)
-            if not call_id or call_id in met:
+            if not call_id or call_id in met or len(call_id) > MAX_ID:
                 plain = False
             met.add(call_id)
         elif isinstance(item, ResultItem):
             call_id, name, text = item.call_id, item.name, item.content
+            if item.parts:
+                text = _sized("", *item.parts)
             texts.append(f"r{item.is_error}{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}")
             names.append(call_id)
-            if not call_id:
+            if not call_id or len(call_id) > MAX_ID:
                 plain = False
         else:
             texts.append(_flatten(item))
@@ -255,11 +280,14 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
     if turn.gate != "request":
         for item in items:
             if isinstance(item, CallItem):
-                keys.append(f"c:{item.id}" if item.id else f"n:{_nameless(key, item.name, item.arguments)}")
+                keys.append(
+                    f"c:{short_id(item.id, key)}" if item.id else f"n:{_nameless(key, item.name, item.arguments)}"
+                )
             elif isinstance(item, ResultItem):
-                keys.extend((f"c:{item.call_id}", f"r:{item.call_id}", f"b:{item.call_id}"))
+                name = _answered_id(item, key)
+                keys.extend((f"c:{name}", f"r:{name}", f"b:{name}"))
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
-                keys.extend(_hosted_names(item, _hosted_digest(key, item)))
+                keys.extend(_hosted_names(item, _hosted_digest(key, item), key))
         return keys
     texts, names = _walk(items, key)
     first, whole = _digests(texts, head.prefix_length, key)
@@ -274,13 +302,25 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
         elif isinstance(item, ResultItem):
             keys.extend((f"c:{names[index]}", f"r:{names[index]}", f"b:{names[index]}"))
         elif isinstance(item, TextItem):
-            if item.role == "user" and index >= known:
+            if item.role == "user":
                 keys.append(f"u:{text_digest(key, item.text)}")
         else:
-            keys.extend(_hosted_names(item, _hosted_digest(key, item)))
+            keys.extend(_hosted_names(item, _hosted_digest(key, item), key))
     if turn.tool_choice is not None and turn.tool_choice.mode == "tool":
-        keys.extend(f"t:{whole}:{name}" for name in turn.tool_choice.names)
+        keys.extend(f"t:{whole}:{short_id(name, key)}" for name in turn.tool_choice.names)
     return keys
+
+
+def kept_name(name: str) -> str:
+    """A name of any length, as registers are keyed by it."""
+    if len(name) <= MAX_ID:
+        return name
+    return f"~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def short_id(name: str, key: bytes) -> str:
+    """An id of any length, as it is kept: heads, ledgers and registers hold none that is longer than MAX_ID."""
+    return name if len(name) <= MAX_ID else f"call_{text_digest(key, name)[:24]}"
 
 
 def _nameless(key: bytes, name: str, arguments: str) -> str:
@@ -294,12 +334,13 @@ def _names(items: Sequence[Item], key: bytes) -> Sequence[str]:
     The same transcript always gives the same ids. A call that carries none is named by what it says and how often that was
     said; an id met before is another call, and results answer the calls of one id in turn.
     """
+    # Every id keeps its next number and a queue, so that the work stays in proportion however often an id is repeated.
     names: list[str] = []
     met: set[str] = set()
     done: set[str] = set()
     counts: dict[str, int] = {}
-    repeated: dict[str, list[str]] = {}
-    nameless: dict[str, list[str]] = {}
+    repeated: dict[str, deque[str]] = {}
+    nameless: dict[str, deque[str]] = {}
     for item in items:
         name = ""
         if isinstance(item, CallItem):
@@ -310,25 +351,36 @@ def _names(items: Sequence[Item], key: bytes) -> Sequence[str]:
                 while (name := f"call_{base}_{count}") in met:
                     count += 1
                 counts[base] = count
-                nameless.setdefault(item.name, []).append(name)
-            elif name in met:
-                same = repeated.setdefault(name, [name])
-                count = len(same) + 1
-                while (name := f"{item.id}#{count}") in met:
-                    count += 1
-                same.append(name)
+                nameless.setdefault(item.name, deque()).append(name)
+            else:
+                own = name = short_id(name, key)
+                if own in met:
+                    count = counts.get(own, 1) + 1
+                    while (name := f"{own}#{count}") in met:
+                        count += 1
+                    counts[own] = count
+                    repeated.setdefault(own, deque((own,))).append(name)
             met.add(name)
         elif isinstance(item, ResultItem):
             name = item.call_id
             if not name:
                 waiting = nameless.get(item.name)
-                name = waiting.pop(0) if waiting else f"orphan_{_hosted_digest(key, item)}"
-            elif repeated and name in repeated:
-                same = repeated[name]
-                name = next((one for one in same if one not in done), same[-1])
+                name = waiting.popleft() if waiting else f"orphan_{_hosted_digest(key, item)}"
+            else:
+                name = short_id(name, key)
+                if repeated and name in repeated:
+                    same = repeated[name]
+                    while len(same) > 1 and same[0] in done:
+                        same.popleft()
+                    name = same[0]
             done.add(name)
         names.append(name)
     return names
+
+
+def _answered_id(item: ResultItem, key: bytes) -> str:
+    """The id of the call that a single result answers; of one without an id, what it says."""
+    return short_id(item.call_id, key) if item.call_id else f"orphan_{_hosted_digest(key, item)}"
 
 
 def _hosted_digest(key: bytes, item: HostedCallItem | HostedResultItem | ResultItem) -> str:
@@ -340,9 +392,10 @@ def _shows(item: HostedCallItem | HostedResultItem) -> bool:
     return bool(item.arguments if isinstance(item, HostedCallItem) else item.content)
 
 
-def _hosted_names(item: HostedCallItem | HostedResultItem, content: str) -> tuple[str, ...]:
+def _hosted_names(item: HostedCallItem | HostedResultItem, content: str, key: bytes) -> tuple[str, ...]:
     """Ledger keys of a hosted event: by its id, then by id and content, for providers that give one id to many events."""
     kind, name = ("h", item.id) if isinstance(item, HostedCallItem) else ("s", item.call_id)
+    name = short_id(name, key)
     return (f"{kind}:{name}", f"{kind}:{name}={content}") if name else (f"{kind}:={content}",)
 
 
@@ -388,30 +441,33 @@ class Observer:
         by_name: dict[str, DeclaredTool] = {}
         for tool in tools:
             raw = tool.name if tool.server is None else f"{tool.name}:{tool.server}"
-            plain = fold(raw)
-            if plain in folded:
-                raise ToolNameCollision(
-                    f"Tools '{folded[plain]}' and '{raw}' have the same name after Unicode folding."
-                )
-            folded[plain] = raw
-            by_name[raw] = tool
             if tool.hosted is None:
                 identity = self.catalog.resolve(tool.name)
                 location: ExecutionLocation = "client"
+                plain = identity.plain
             else:
                 identity = self.catalog.resolve_hosted(tool.hosted, tool.server, tool.name)
                 location = "provider"
+                plain = fold(raw)
+            if plain in folded:
+                other = folded[plain]
+                if fold(other) == fold(raw):
+                    raise ToolNameCollision(f"Tools '{other}' and '{raw}' have the same name after Unicode folding.")
+                raise ToolNameCollision(f"'{other}' and '{raw}' are two names of one tool, '{plain}'. Declare it once.")
+            folded[plain] = raw
+            by_name[raw] = tool
             fact = self._fact(identity, raw, "declared_tool", "planning", location)
             if tool.hosted is not None:
                 fact.visibility_level = "opaque"  # until the provider reports an event
             fact.definition_hash = hashlib.sha256(_dumped(_definition(tool))).hexdigest()[:32]
             fact.schema = tool.schema
             facts.append(fact)
+        kept = {raw: kept_name(plain) for plain, raw in folded.items()}
         pins: dict[RegisterKey, RegisterValue | None] = {
-            (SURFACE, f"d:{fact.raw_name}"): (fact.definition_hash,) for fact in facts
+            (SURFACE, f"d:{kept[fact.raw_name]}"): (fact.definition_hash,) for fact in facts
         }
         pins[(SURFACE, "")] = (len(facts),)
-        return Surface(name, tuple(facts), by_name, pins)
+        return Surface(name, tuple(facts), by_name, kept, frozenset(kept.values()), pins)
 
     def _fact(
         self, identity: Identity, raw_name: str, source: Source, phase: Phase, location: ExecutionLocation
@@ -455,7 +511,17 @@ class Observer:
         """The current facts of a turn. Pure: ledger and head are read, what changes is in the answer."""
         key = key.ljust(64, b"\0")
         if turn.gate == "request":
+            if len(turn.items) > MAX_ITEMS:
+                raise TurnTooLarge(
+                    f"The request has {len(turn.items):,} items; at most {MAX_ITEMS:,} are judged. Send a shorter transcript."
+                )
             return self._request(turn, session, key)
+        if len(turn.items) > MAX_EVENTS:
+            events = sum(not isinstance(item, TextItem) for item in turn.items)
+            if events > MAX_EVENTS:
+                raise TurnTooLarge(
+                    f"The {turn.gate} has {events:,} tool events; at most {MAX_EVENTS:,} are judged, so nothing of it passes."
+                )
         return self._answer(turn, session, key)
 
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
@@ -480,11 +546,13 @@ class Observer:
             seen.news_from = max(start, before.news_from)
         news_from = seen.news_from
         calls: dict[str, CallItem] = {}
+        later: dict[str, CallItem] | None = None
         user_turns: list[int] = []
         met_known = known > 0
+        unseen = False
         ledger, learnt = session.ledger, seen.ledger
         facts = seen.facts
-        repairing: dict[str, bool] = {}
+        repairing: dict[str, ToolFact | None] = {}
         for index, item in enumerate(items):
             if isinstance(item, CallItem):
                 call_id = names[index]
@@ -498,11 +566,12 @@ class Observer:
                 marks: tuple[Mark, ...] = ()
                 repeat = False
                 if entry is None:
-                    if head.turn and met_known:
-                        marks = ("forged",)
-                    elif "unseen_prefix" not in seen.notes:
-                        seen.notes.append("unseen_prefix")
-                    learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False))
+                    forged = met_known and head.turn > 0
+                    if forged:
+                        marks = _FORGED
+                    elif not unseen:
+                        unseen = True
+                    learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False, forged))
                     if not item.id:
                         self._numbered(session, seen, item, call_id, key)
                 else:
@@ -513,12 +582,16 @@ class Observer:
                         altered = ledger.get(name)
                         repeat = altered is not None and altered[1:3] == (item.name, arguments_digest)
                         if not repeat:
-                            learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False))
-                    elif entry.refused:
+                            learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False, False))
+                    elif entry.refused or (
+                        entry.status == "observed" and entry.turn >= news_turn and index >= news_from
+                    ):
                         repeat = True
-                        learnt[name] = entry
-                    elif entry.status == "observed" and entry.turn >= news_turn and index >= news_from:
-                        repeat = True
+                        if entry.refused:
+                            learnt[name] = entry
+                            unseen = unseen or (entry.status == "observed" and not entry.forged)
+                        if entry.forged:
+                            marks = _FORGED
                     else:
                         continue
                 fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
@@ -534,22 +607,35 @@ class Observer:
                 call_id = names[index]
                 since = news_turn if index >= news_from else head.turn + 1
                 call = calls.get(call_id)
-                self._result(turn, session, seen, item, index, call_id, call, index >= tail, key, repairing, since)
+                if call is None:
+                    # It may stand before its call; whose result it is does not depend on that.
+                    if later is None:
+                        later = {names[at]: one for at, one in enumerate(items) if isinstance(one, CallItem)}
+                    call = later.get(call_id)
+                self._result(
+                    turn, session, seen, item, index, call_id, call, index >= tail, key, repairing, since, met_known
+                )
             elif isinstance(item, TextItem):
-                if item.role == "user" and index >= known:
+                if item.role == "user" and index >= start and SAYS.search(item.text) is not None:
                     # Resending old words in a cut transcript is no new word of the user; nor is the prompt of a transcript
-                    # that shares nothing with this session: a model may have written it for a helper.
+                    # that shares nothing with this session: a model may have written it for a helper. What was said since the
+                    # last released reply is said again with every retry.
                     name = f"u:{text_digest(key, item.text)}"
                     entry = ledger.get(name)
-                    if entry is None:
-                        learnt[name] = _entry(("observed", "", "", head.turn, False))
-                    if known or not head.prefix_length or (entry is None and met_known):
+                    waits = entry is not None and entry.turn >= head.turn
+                    if index < known:
+                        counts = waits
+                    else:
+                        counts = known > 0 or not head.prefix_length or (met_known and (waits or entry is None))
+                    if entry is None or (counts and not waits):
+                        learnt[name] = _entry(("observed", "", "", head.turn, False, False))
+                    if counts:
                         user_turns.append(len(facts))
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 if index < start:
                     continue
                 content = _hosted_digest(key, item)
-                keys = _hosted_names(item, content)
+                keys = _hosted_names(item, content, key)
                 first_name, last_name = keys[0], keys[-1]
                 entry, name = ledger.get(first_name), first_name
                 if entry is not None and entry.digest != content:
@@ -559,14 +645,14 @@ class Observer:
                     elif entry.digest and _shows(item):
                         entry = None
                 if entry is None:
-                    fact = self._hosted(item, index, content)
+                    fact = self._hosted(item, index, content, key)
                     if first_name in ledger:
                         fact.marks = ("altered",)  # another content under a known id
                     name = last_name if first_name in ledger or first_name in seen.ledger else first_name
                     shown = content if _shows(item) else ""
                     seen.ledger[name] = LedgerEntry("observed", fact.raw_name, shown, head.turn)
                 elif entry.refused or (entry.status == "observed" and entry.turn >= news_turn and index >= news_from):
-                    fact = self._hosted(item, index, content)
+                    fact = self._hosted(item, index, content, key)
                     fact.repeat = True
                     if entry.refused:
                         seen.ledger[name] = entry
@@ -575,15 +661,17 @@ class Observer:
                 facts.append(fact)
             else:
                 raise TypeError(f"unknown item {type(item).__name__}")
+        if unseen:
+            seen.notes.append("unseen_prefix")
         if head.prefix_length and not known and items:
             missing = [call_id for call_id in head.last_ids if call_id not in calls]
             seen.notes.append("omitted" if missing else "branched")
         if user_turns:
             seen.user_turns = tuple(user_turns)
         if repairing:
-            seen.repairing = tuple([raw for raw, failed in repairing.items() if failed])
+            seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
         if seen.repairing or turn.caller.claimed_session_id:
-            self._inferred(turn, seen)
+            self._inferred(turn, seen, repairing.values())
         if turn.tool_choice is not None:
             self._choice(turn, session, seen)
         if turn.claims is not None:
@@ -600,10 +688,12 @@ class Observer:
 
     def _pin(self, session: ScopeState, seen: Observed) -> None:
         surface, head = seen.surface, session.head
-        waiting = frozenset(head.changed)
+        waiting, kept = frozenset(head.changed), surface.kept
+        if EVERY_TOOL in waiting:
+            waiting = surface.names
         if surface.digest == head.surface_digest:
             if waiting:
-                marked = [fact for fact in surface.facts if fact.raw_name in waiting]
+                marked = [fact for fact in surface.facts if kept[fact.raw_name] in waiting]
                 seen.changed = tuple([replace(fact, marks=("definition_changed",)) for fact in marked])
             return
         if not surface.facts and not head.surface_digest:
@@ -616,7 +706,7 @@ class Observer:
         pins: dict[RegisterKey, RegisterValue | None] = {}
         pinned = cast("int", session.registers.get((SURFACE, ""), (0,))[0])
         for fact in surface.facts:
-            register = (SURFACE, f"d:{fact.raw_name}")
+            register = (SURFACE, f"d:{kept[fact.raw_name]}")
             value = session.registers.get(register)
             if value is None:
                 if pinned >= MAX_PINNED:
@@ -627,7 +717,7 @@ class Observer:
             elif value[0] != fact.definition_hash:
                 changed.append(replace(fact, marks=("definition_changed",)))
                 pins[register] = (fact.definition_hash,)
-            elif fact.raw_name in waiting:
+            elif kept[fact.raw_name] in waiting:
                 changed.append(replace(fact, marks=("definition_changed",)))
         pins[(SURFACE, "")] = (pinned,)
         seen.pins = pins
@@ -646,7 +736,7 @@ class Observer:
             fact.schema = tool.schema
         return fact
 
-    def _hosted(self, item: HostedCallItem | HostedResultItem, index: int, content_digest: str) -> ToolFact:
+    def _hosted(self, item: HostedCallItem | HostedResultItem, index: int, content_digest: str, key: bytes) -> ToolFact:
         identity = self.catalog.resolve_hosted(item.kind, item.server, item.name)
         called = isinstance(item, HostedCallItem)
         fact = self._fact(
@@ -654,11 +744,11 @@ class Observer:
         )
         fact.item = index
         if isinstance(item, HostedCallItem):
-            fact.tool_call_id = item.id
+            fact.tool_call_id = short_id(item.id, key)
             fact.arguments = item.arguments
             fact.arguments_digest = content_digest if item.arguments else ""
         elif isinstance(item, HostedResultItem):
-            fact.tool_call_id = item.call_id
+            fact.tool_call_id = short_id(item.call_id, key)
             fact.content = item.content
             fact.result_digest = content_digest
             fact.result_status = _flagged(item.is_error) or result_status(identity, item.content)[0]
@@ -675,8 +765,9 @@ class Observer:
         call: CallItem | None,
         in_tail: bool,
         key: bytes,
-        repairing: dict[str, bool],
+        repairing: dict[str, ToolFact | None],
         news_turn: int,
+        met_known: bool,
     ) -> None:
         ledger, head, learnt = session.ledger, session.head, seen.ledger
         result_digest = text_digest(key, item.content)
@@ -690,28 +781,30 @@ class Observer:
         marks: tuple[Mark, ...] = ()
         repeat = False
         if called is None:
-            if call is None and head.turn:
-                marks = ("forged",)
+            if head.turn and (call is None or met_known):
+                marks = _FORGED
+        elif called.forged:
+            marks = _FORGED
         elif called.status == "denied" or called.status == "held":
             marks = ("result_for_denied_call",)
         # The ledger knows which tool was called; a transcript that renames the call launders nothing.
         raw = called.raw_name if called is not None else call.name if call is not None else item.name
         raw = raw or "unknown"
         if entry is None:
-            learnt[name] = _entry(("observed", raw, result_digest, head.turn, False))
-        elif entry.status == "denied" and entry.digest != result_digest:
-            # We put something else in its place, and this is the first we see of it.
-            learnt[name] = entry._replace(status="observed", digest=result_digest)
+            learnt[name] = _entry(("observed", raw, result_digest, head.turn, False, False))
+        elif entry.status == "denied" and entry.digest == result_digest:
+            # What we put in its place, and this is the first we see of it.
+            learnt[name] = entry._replace(status="observed")
             if not in_tail:
                 return
             repeat = True
-        elif entry.digest != result_digest or entry.status == "denied":
+        elif entry.digest != result_digest:
             marks = (*marks, "altered")
             name = f"b:{call_id}"
             altered = learnt.get(name) or ledger.get(name)
             repeat = altered is not None and altered.digest == result_digest
             if not repeat:
-                learnt[name] = _entry(("observed", raw, result_digest, head.turn, False))
+                learnt[name] = _entry(("observed", raw, result_digest, head.turn, False, False))
         elif in_tail or entry.refused or entry.turn >= news_turn:
             repeat = True
             if entry.refused:
@@ -756,14 +849,15 @@ class Observer:
                     invalid = False
             fact.invalid_arguments = invalid
         if in_tail or turn.gate == "result":
-            repairing[raw] = fact.invalid_arguments
+            repairing[raw] = fact if fact.invalid_arguments else None
             seen.phase = "result_interpretation"
         seen.facts.append(fact)
 
-    def _inferred(self, turn: Turn, seen: Observed) -> None:
-        for raw in seen.repairing:
-            failed = next(fact for fact in reversed(seen.facts) if fact.raw_name == raw and fact.invalid_arguments)
-            fact = self._make(turn, raw, "inferred", "argument_repair")[1]
+    def _inferred(self, turn: Turn, seen: Observed, repairing: Iterable[ToolFact | None]) -> None:
+        for failed in repairing:
+            if failed is None:
+                continue
+            fact = self._make(turn, failed.raw_name, "inferred", "argument_repair")[1]
             fact.confidence = "inferred"
             fact.tool_call_id = failed.tool_call_id
             fact.repeat = failed.repeat
@@ -786,7 +880,7 @@ class Observer:
                 fact = self._fact(identity, raw, "tool_choice", "planning", "provider")
             else:
                 fact = self._make(turn, raw, "tool_choice", "planning")[1]
-            name = f"t:{seen.transcript_digest}:{raw}"
+            name = f"t:{seen.transcript_digest}:{short_id(raw, seen.key)}"
             entry = session.ledger.get(name)
             fact.repeat = entry is not None
             seen.ledger[name] = entry or LedgerEntry("observed", raw, "", session.head.turn)
@@ -838,10 +932,12 @@ class Observer:
     def _answer(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         head = session.head
         seen = Observed([], self.surface(turn.tools), known=0, turn=turn, key=key)
-        self._asked(turn, session, seen)
+        self.asked(turn, session, seen)
         seen.phase = cast("Phase", seen.phases[-1])
         failed_before = {raw for record in seen.answers for raw in record.repairing} or head.repairing
-        repairing: dict[str, bool] = {}
+        all_failed = EVERY_TOOL in failed_before
+        declared = seen.surface.by_name
+        repairing: dict[str, ToolFact | None] = {}
         called: CallItem | None = None
         for index, item in enumerate(turn.items):
             if isinstance(item, CallItem):
@@ -852,32 +948,37 @@ class Observer:
                 call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)
                 seen.ledger[f"c:{call_id}"] = LedgerEntry("passed", item.name, arguments_digest, head.turn)
                 fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
-                if item.name in failed_before:
+                if all_failed or item.name in failed_before:
                     fact.phase = "argument_repair"
+                if declared and item.name not in declared and item.name not in turn.server_tools:
+                    # Under another spelling it may be one of them.
+                    plain = kept_name(self.catalog.resolve(item.name).plain)
+                    if plain not in seen.surface.names:
+                        fact.marks = _UNDECLARED
                 fact.repeat = held
                 seen.facts.append(fact)
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 content = _hosted_digest(key, item)
-                keys = _hosted_names(item, content)
+                keys = _hosted_names(item, content, key)
                 entries = [(name, session.ledger.get(name)) for name in keys if name not in seen.ledger]
                 # Only a reply that waited for an approval comes twice; else an id that comes again is another event.
                 shown = content if _shows(item) else ""
                 held_name = next((n for n, e in entries if e and e.status == "held" and e.digest == shown), "")
                 free = next((name for name, entry in entries if entry is None), keys[-1])
-                fact = self._hosted(item, index, content)
+                fact = self._hosted(item, index, content, key)
                 fact.repeat = bool(held_name)
                 seen.ledger[held_name or free] = LedgerEntry("passed", fact.raw_name, shown, head.turn)
                 seen.facts.append(fact)
             elif isinstance(item, ResultItem):
-                call_id = item.call_id or f"orphan_{_hosted_digest(key, item)}"
-                self._result(turn, session, seen, item, index, call_id, called, True, key, repairing, head.turn)
+                call_id = _answered_id(item, key)
+                self._result(turn, session, seen, item, index, call_id, called, True, key, repairing, head.turn, False)
                 seen.phase = "result_interpretation"
             elif not isinstance(item, TextItem):
                 raise TypeError(f"unknown item {type(item).__name__}")
-        seen.repairing = tuple(raw for raw, failed in repairing.items() if failed)
+        seen.repairing = tuple(raw for raw, failed in repairing.items() if failed is not None)
         return seen
 
-    def _asked(self, turn: Turn, session: ScopeState, seen: Observed) -> None:
+    def asked(self, turn: Turn, session: ScopeState, seen: Observed) -> None:
         """What the request said that this answers (or the requests, where nobody can say which)."""
         head = session.head
         seen.answers = tuple(answered(session, turn.request))
@@ -887,11 +988,8 @@ class Observer:
         seen.phases = tuple([record.phase for record in seen.answers])
         seen.bundles = tuple(dict.fromkeys(name for record in seen.answers for name in record.bundles))
         for record in seen.answers:
-            for name, rule_id in zip(record.stripped[::2], record.stripped[1::2], strict=True):
-                if name == EVERY_TOOL:
-                    seen.stripped.update((item.name, rule_id) for item in turn.items if isinstance(item, CallItem))
-                else:
-                    seen.stripped[name] = rule_id
+            if record.stripped:
+                seen.stripped.update(zip(record.stripped[::2], record.stripped[1::2], strict=True))
 
     def _call_id(
         self,
@@ -913,7 +1011,9 @@ class Observer:
             seen.ledger[f"n:{base}"] = LedgerEntry("passed", item.name, "", number)
             return f"call_{base}_{number}", held
         name = f"c:{item.id}"
-        if name not in seen.ledger:
+        if len(item.id) > MAX_ID:
+            pass
+        elif name not in seen.ledger:
             entry = session.ledger.get(name)
             if entry is None:
                 return item.id, False

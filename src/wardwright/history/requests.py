@@ -16,6 +16,10 @@ MAX_REQUESTS: Final = 16
 """Requests remembered per session."""
 MAX_STRIPPED: Final = 256
 """Names remembered per request. A request that lost more tools than that counts as having lost them all."""
+MAX_REPAIRING: Final = 64
+"""Tools remembered as having failed. Beyond them every tool counts as being repaired."""
+MAX_NAME: Final = 256
+"""Length of a name that is remembered; a longer one stands for every tool."""
 EVERY_TOOL: Final = "*"
 
 BOUND_BY_REPLY: Final = 1
@@ -36,11 +40,22 @@ class RequestRecord(NamedTuple):
     news_turn: int = 0
     """… and the turn since which they had come."""
     flags: int = 0
+    words: int = 0
+    """Number of the user's last word in it: what that ends has ended when a reply to it is released …"""
+    first_word: int = 0
+    """… and of the first."""
     phase: str = "planning"
     bundles: tuple[str, ...] = ()
     repairing: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
     """Pairs: the raw name of a tool the provider did not see, and the id of the rule that took it away."""
+
+
+def capped(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of tools that failed, as they are kept: few and short, or one word for all tools."""
+    if len(names) > MAX_REPAIRING or any(len(name) > MAX_NAME for name in names):
+        return (EVERY_TOOL,)
+    return names
 
 
 def read(value: RegisterValue | None) -> list[RequestRecord]:
@@ -94,13 +109,13 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
 
 def _pack(record: RequestRecord) -> RegisterValue:
     bundles, repairing = record.bundles, record.repairing
-    fields = (*record[:6], len(bundles), *bundles, len(repairing), *repairing, *record.stripped)
+    fields = (*record[:8], len(bundles), *bundles, len(repairing), *repairing, *record.stripped)
     return (len(fields), *fields)
 
 
 def _unpack(fields: RegisterValue) -> RequestRecord:
-    bundles = 7 + cast("int", fields[6])
+    bundles = 9 + cast("int", fields[8])
     repairing = bundles + 1 + cast("int", fields[bundles])
-    head = cast("tuple[str, int, int, int, int, str]", fields[:6])
+    head = cast("tuple[str, int, int, int, int, int, int, str]", fields[:8])
     words = cast("tuple[str, ...]", fields)
-    return RequestRecord(*head, words[7:bundles], words[bundles + 1 : repairing], words[repairing:])
+    return RequestRecord(*head, words[9:bundles], words[bundles + 1 : repairing], words[repairing:])

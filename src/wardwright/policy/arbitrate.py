@@ -19,6 +19,7 @@ from wardwright.facts import ToolFact
 from wardwright.policy.evaluate import Run
 from wardwright.policy.matching import still_fits
 from wardwright.policy.rules import CallRuling, CallStatus, Conflict, Decision, Finding, Route, Ruling
+from wardwright.wire.linear import compile_pattern
 from wardwright.wire.turn import CallItem, Item
 
 STRENGTH: Final[Mapping[str, int]] = {
@@ -200,6 +201,17 @@ def clamp(key: str, current: Any, limit: Any) -> Any:
     if key.startswith(("blocked", "excluded", "denied", "disallowed")):
         return [*given, *(one for one in wanted if one not in given)]
     return [one for one in given if one in wanted]
+
+
+def transformed(run: Run, item: int, text: str) -> str:
+    """What the text of an item becomes under the transforms that are about it. Whoever changes a text changes it with this."""
+    for finding in run.findings:
+        about = [run.facts[index].item for index in finding.facts]
+        if finding.effect != "transform" or not finding.enforced or finding.lifted or (about and item not in about):
+            continue
+        action = finding.action
+        text = compile_pattern(action.pattern).sub(action.text, text) if action.pattern else action.text
+    return text
 
 
 _CALL_STATUS: Final[Mapping[str, CallStatus]] = {

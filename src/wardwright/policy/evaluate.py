@@ -20,6 +20,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final, cast
 
 import orjson
@@ -27,6 +28,8 @@ import orjson
 from wardwright.catalog import compile_glob, fold
 from wardwright.facts import ToolFact, tool_context
 from wardwright.history import EMPTY_SCOPE, Observed, RegisterKey, Registers, RegisterValue, ScopeState, scope_key
+from wardwright.history.observer import MAX_ID, kept_name
+from wardwright.history.requests import EVERY_TOOL
 from wardwright.policy.compile import (
     AFTER,
     CALLS,
@@ -45,6 +48,7 @@ from wardwright.policy.compile import (
 )
 from wardwright.policy.matching import UNREADABLE, arguments_of, fits
 from wardwright.policy.rules import (
+    DENYING,
     Action,
     ActionName,
     AllowedTools,
@@ -53,15 +57,16 @@ from wardwright.policy.rules import (
     Finding,
     HistoryThreshold,
     LoopThreshold,
+    Machine,
     Matcher,
     Rule,
     StructuredOutput,
     ToolSequence,
 )
-from wardwright.policy.states import enter, holding, successor
+from wardwright.policy.states import Holding, enter, holding, successor
 from wardwright.policy.windows import Position, count, push, reached, within, without_last
 from wardwright.wire.schema import check_text
-from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn
+from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn, Usage
 
 MAX_KEYS: Final = 256
 """Different keys a loop counts per scope. The rest share one counter: overflow errs towards denying."""
@@ -72,6 +77,10 @@ BUCKETS: Final = 8
 RESERVATION_MS: Final = 600_000
 """How long a request may hold what it set aside without a reply."""
 MAX_RESERVATIONS: Final = 64
+MAX_ROW: Final = 64
+"""Messages of one role in a row that are read again together with a new one."""
+HEARD: Final = -2
+"""In place of a fact: changes that hold once a reply to the user's words is released."""
 CROWD: Final = "*"
 MAX_TRIPPED: Final = 7
 """Other thresholds over one register that are remembered as crossed."""
@@ -122,7 +131,6 @@ class Run:
 
     __slots__ = (
         "active",
-        "addressed",
         "attached",
         "clashes",
         "conditional",
@@ -131,8 +139,10 @@ class Run:
         "endings",
         "facts",
         "findings",
+        "first_word",
         "gate",
         "history_hits",
+        "issued",
         "moves",
         "notes",
         "now",
@@ -145,11 +155,12 @@ class Run:
         "secret",
         "session",
         "settling",
+        "shown",
         "started",
         "text_hits",
         "turn",
         "untouched",
-        "users",
+        "words",
     )
 
     def __init__(self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int) -> None:
@@ -179,16 +190,23 @@ class Run:
         """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
         self.started: dict[RegisterKey, list[int]] = {}
         """Sequences and states begun by calls of a reply: what came before does not end them."""
-        self.addressed: list[tuple[ScopeRun, RegisterKey]] = []
-        """Sequences begun after a new word of the user."""
         self.counted: set[tuple[RegisterKey, int]] = set()
         self.refused: set[int] = set()
         self.history_hits: dict[str, list[int]] = {}
         self.text_hits: tuple[str, ...] = ()
         self.untouched: dict[str, str] = {}
         """Machines that never left their initial state."""
-        self.users = 0
-        """New user texts at this gate, so far."""
+        head = self.session.state.head
+        self.words = head.user_turns
+        """Number of the user's last word that counts here …"""
+        self.issued = head.spoken
+        """… the last number given to any, so that what begins now is ended by none that was said before …"""
+        self.first_word = head.spoken + 1
+        """… and of the first word that is new here, or was in the request that a reply answers."""
+        if observed.answers:
+            record = observed.answers[-1]
+            self.first_word = record.first_word
+            self.words = max(self.words, record.words)
         self.offset = 1 if observed.surface_changed else 0
         self.offsets: list[int] = []
         offset = self.offset
@@ -198,6 +216,7 @@ class Run:
                 fact.ordinal = self.session.event + offset
             self.offsets.append(offset)
         self.facts: tuple[ToolFact, ...] = ()
+        self.shown: dict[str, Any] | None = None
 
     # where we are
 
@@ -218,7 +237,14 @@ class Run:
         if value is None:
             self.untouched[machine_id] = machine.initial_state
             return machine.initial_state
-        return holding(machine, value, self.at(scope, index)).state
+        return self.holding(machine, scope, value, index).state
+
+    def holding(self, machine: Machine, scope: ScopeRun, value: RegisterValue | None, index: int) -> Holding:
+        return holding(machine, value, self.at(scope, index), self.words, self.session.key)
+
+    def unknown(self, machine_id: str, state: str) -> bool:
+        """Whether a machine holds a state that this plan does not have: another plan knew why, so whatever denies acts."""
+        return state not in self.plan.machines[machine_id].states
 
     def first(self, key: RegisterKey, index: int = -1) -> bool:
         """Whether this is the first time at this gate that a register is counted for a fact: rules that count the same share one."""
@@ -227,6 +253,12 @@ class Run:
             return False
         self.counted.add(done)
         return True
+
+    def context(self) -> dict[str, Any]:
+        """The gate's `tool_context`, made once however many findings show it."""
+        if self.shown is None:
+            self.shown = tool_context(self.facts, self.observed.phase)
+        return self.shown
 
     # findings
 
@@ -239,8 +271,12 @@ class Run:
         bound: bool = False,
     ) -> bool:
         """One finding, if the rule's states hold and no exception lifts it. Whether it has effect."""
-        if rule.state_scope and not bound and self.state(rule.machine, index) not in rule.state_scope:
-            return False
+        if rule.state_scope and not bound:
+            state = self.state(rule.machine, index)
+            if state not in rule.state_scope and not (
+                rule.action.name in DENYING and self.unknown(rule.machine, state)
+            ):
+                return False
         action = rule.action
         name: str = effect or action.name
         call_id = ""
@@ -350,6 +386,10 @@ class Run:
                 items[fact.item] = CallItem(fact.tool_call_id, item.name, item.arguments)
         return observed.with_items(turn, items)
 
+    def spoken_since(self, scope: ScopeRun, value: RegisterValue) -> bool:
+        """Whether the user has spoken since a sequence began, in the session that began it."""
+        return cast("int", value[3]) < self.words and (scope is self.session or value[4] == self.session.key)
+
     # settling
 
     def settle(self, index: int) -> None:
@@ -379,11 +419,11 @@ class Run:
             value = spend(scope.get(key), rule, 1, self.now)
         else:
             key = (rule.key, "")
-            value = (*self.at(scope, index), scope.state.head.user_turns + self.users)
+            value = (*self.at(scope, index), self.issued)
+            if scope is not self.session:
+                value = (*value, self.session.key)  # the user of another session does not end it
             if deferred:
                 self.started.setdefault(key, []).append(index)
-            if self.users:
-                self.addressed.append((scope, key))
         if deferred:
             self.conditional.append((index, scope, key, scope.get(key), value))
         scope.put(key, value)
@@ -395,29 +435,33 @@ class Run:
         if self.begun_since(key, index):
             return
         if rule.then is not None:
-            self.clear(rule, index, conditional=True)
+            self.clear(rule, index, index)
             return
         scope = self.scopes[machine.scope]
         value = scope.get(key)
         if value is None:
             return
-        now = holding(machine, value, self.at(scope, index))
+        now = self.holding(machine, scope, value, index)
         if now.by == rule.key:
-            self.enter(machine.id, successor(machine, now.state), index, None, conditional=True)
+            self.enter(machine.id, successor(machine, now.state), index, None, condition=index)
 
     def begun_since(self, key: RegisterKey, index: int) -> bool:
         """In a reply: whether a later call has begun it anew. A refused one has moved states, but begun no sequence."""
         moved = key[0].startswith("state:")
-        return any(one >= index and (moved or one not in self.refused) for one in self.started.get(key, ()))
+        # The last one decides nearly always; they stand in the order of the calls, once per pass over the facts.
+        return any(one >= index and (moved or one not in self.refused) for one in reversed(self.started.get(key, ())))
 
-    def clear(self, rule: ToolSequence, index: int, conditional: bool) -> None:
+    def clear(self, rule: ToolSequence, index: int, condition: int | None, word: int | None = None) -> None:
+        """Ends a sequence; but none that began after the word of the user that does it."""
         scope = self.scopes[rule.scope]
         key: RegisterKey = (rule.key, "")
         value = scope.get(key)
-        if value is None or (conditional and self.begun_since(key, index)):
+        if value is None or (condition is not None and self.begun_since(key, index)):
             return
-        if conditional:
-            self.conditional.append((index, scope, key, value, None))
+        if word is not None and cast("int", value[3]) >= word:
+            return
+        if condition is not None:
+            self.conditional.append((condition, scope, key, value, None))
         scope.put(key, None)
 
     def move(self) -> None:
@@ -437,8 +481,10 @@ class Run:
         index: int,
         rule: Rule | None,
         since_ms: int | None = None,
-        conditional: bool = False,
+        condition: int | None = None,
+        word: int | None = None,
     ) -> None:
+        """Enters a state; on condition that this fact (or HEARD) is let through, if one is given."""
         machine = self.plan.machines[machine_id]
         scope = self.scopes[machine.scope]
         at = self.at(scope, index)
@@ -451,19 +497,25 @@ class Run:
         self.untouched.pop(machine_id, None)
         by = "" if rule is None else rule.key
         clean = until is not None and until.clean_turn
-        user = until is not None and until.user_turn
-        before, value = scope.get(key), enter(machine, state, at, window, by, clean, user)
-        if conditional:
-            self.conditional.append((index, scope, key, before, value))
+        begun = self.issued if until is not None and until.user_turn else None
+        session = "" if begun is None or scope is self.session else self.session.key
+        before, value = scope.get(key), enter(machine, state, at, window, by, clean, begun, session)
+        if condition is not None:
+            self.conditional.append((condition, scope, key, before, value))
         elif self.gate == "reply":
             self.started.setdefault(key, []).append(index)
         scope.put(key, value)
         for ruleset in (self.plan.rules, *self.plan.bundles.values()):
             for waiting in ruleset.until_states.get((machine_id, state), ()):
-                self.clear(waiting, index, conditional)
+                self.clear(waiting, index, condition, word)
 
-    def pass_time(self, index: int, spoken: bool = False) -> None:
-        """Writes down the successors of states that have run out, or that end because the user spoke."""
+    def hear(self, index: int) -> None:
+        """A new word of the user, before the fact at `index`."""
+        self.words = self.issued = self.issued + 1
+        self.pass_time(index)
+
+    def pass_time(self, index: int) -> None:
+        """Writes down the successors of states that have run out, or that ended because the user spoke."""
         if len(self.untouched) == len(self.plan.machines):
             return
         for machine_id, machine in self.plan.machines.items():
@@ -474,11 +526,12 @@ class Run:
             if value is None:
                 self.untouched[machine_id] = machine.initial_state
                 continue
-            now = holding(machine, value, self.at(scope, index))
+            now = self.holding(machine, scope, value, index)
             if now.lapsed:
                 self.enter(machine_id, now.state, index, None, now.since.ms)
-            elif spoken and now.user:
-                self.enter(machine_id, successor(machine, now.state), index, None, conditional=True)
+            elif now.heard:
+                word = max(cast("int", value[9]) + 1, self.first_word)
+                self.enter(machine_id, now.state, index, None, condition=HEARD, word=word)
 
 
 def evaluate(run: Run) -> None:
@@ -511,18 +564,26 @@ def _surface(observed: Observed) -> Sequence[ToolFact]:
 
 
 def unwind(run: Run, released: bool) -> None:
-    """E6: what a fact changed on condition is taken back when it was refused, or nothing of its gate was let through."""
+    """E6: what a fact changed on condition is taken back when it was refused, or nothing of its gate was let through. What a
+    word of the user ended at a request has ended once a reply to it is released; until then a retry finds what it found."""
+    asked = run.gate == "request"
     for index, scope, key, before, put in reversed(run.conditional):
         # What something else has changed since stays.
-        if (not released or index in run.refused) and scope.get(key) == put:
+        if (not released or index in run.refused or (asked and index == HEARD)) and scope.get(key) == put:
             scope.put(key, before)
-    if run.users and not released:
-        # The user's words in a refused request have not been heard.
-        run.users = 0
-        for scope, key in run.addressed:
-            value = scope.get(key)
-            if value is not None:
-                scope.put(key, (*value[:3], scope.state.head.user_turns))
+
+
+def answered(run: Run) -> None:
+    """A released reply has answered the user's words: what they ended in wider scopes is written down for other sessions."""
+    if run.words == run.session.state.head.user_turns or len(run.scopes) == 1:
+        return
+    for rules in (run.plan.rules, *run.plan.bundles.values()):
+        for rule in rules.rules:
+            if isinstance(rule, ToolSequence) and rule.until is not None and rule.until.user_turn:
+                scope = run.scopes[rule.scope]
+                value = None if scope is run.session else scope.get((rule.key, ""))
+                if value is not None and run.spoken_since(scope, value):
+                    scope.put((rule.key, ""), None)
 
 
 def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
@@ -548,14 +609,13 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
     machines = len(run.plan.machines)
     allowed = [rule for rules in rulesets for rule in rules.allowed]
     considered = run.considered
-    stripped: dict[str, str] = {}
+    withdrawn: Withdrawn | None = None
     if gate == "reply" and observed.stripped and rulesets[0] is run.plan.rules:
-        stripped = {fold(name): rule_id for name, rule_id in observed.stripped.items()}
+        withdrawn = Withdrawn(run.plan, observed)
     for index, fact in enumerate(facts):
         while next_turn < len(user_turns) and user_turns[next_turn] <= index:
-            run.users += 1
             next_turn += 1
-            run.pass_time(index, spoken=True)
+            run.hear(index)
         if len(run.untouched) != machines:
             run.pass_time(index)
         for rules in rulesets:
@@ -565,8 +625,10 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
             for op in found.ops:
                 rule = op.rule
                 try:
-                    if op.states and run.state(rule.machine, index) not in op.states:
-                        continue
+                    if op.states:
+                        state = run.state(rule.machine, index)
+                        if state not in op.states and not run.unknown(rule.machine, state):
+                            continue
                     if op.test is None or op.test(fact):
                         role = op.role
                         if role == SELECT:
@@ -579,14 +641,15 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
         if gate == "reply" and allowed and fact.phase != "result_interpretation":
             for rule in allowed:
                 _guarded(run, rule, index, _allowed_call)
-        if stripped and fact.source == "assistant_tool_call" and fold(fact.raw_name) in stripped:
-            _withdrawn(run, stripped[fold(fact.raw_name)], index)
+        if withdrawn is not None and fact.source == "assistant_tool_call":
+            rule_id = withdrawn.rule(fact)
+            if rule_id is not None:
+                _withdrawn(run, rule_id, index)
         if run.moves or run.settling:
             run.settle(index)
     while next_turn < len(user_turns):
-        run.users += 1
         next_turn += 1
-        run.pass_time(-1, spoken=True)
+        run.hear(-1)
     run.pass_time(-1)
     for rules in rulesets:
         if gate == "request":
@@ -615,14 +678,53 @@ def _guarded(run: Run, rule: Rule, index: int, judge: Any) -> None:
 # text
 
 
-def _readable(item: Any) -> tuple[str, str]:
-    if isinstance(item, TextItem):
-        return item.role, item.text
-    if isinstance(item, ResultItem):
-        return "tool", item.content
-    if isinstance(item, CallItem):
-        return "assistant", _decoded(item.arguments)
-    return "tool", getattr(item, "content", "") or _decoded(getattr(item, "arguments", ""))
+def _readable(items: Sequence[Any], start: int) -> list[tuple[str, str]]:
+    """What there is to read from `start` on: (role, text). Parts of one message, and messages of one role in a row, are read on
+    end as well, because that is how models read them: a word may be split between them."""
+    texts: list[tuple[str, str]] = []
+    row: list[str] = []
+    role = ""
+    for index in range(_row_start(items, start), len(items)):
+        item = items[index]
+        if isinstance(item, TextItem):
+            text = "".join(item.parts) if item.parts else item.text
+            if item.role != role:
+                if len(row) > 1:
+                    texts.append((role, "".join(row)))
+                role, row = item.role, []
+            row.append(text)
+            if index < start:
+                continue
+            texts.append((role, item.text))
+            if item.parts:
+                texts.append((role, text))
+            continue
+        if len(row) > 1:
+            texts.append((role, "".join(row)))
+        role, row = "", []
+        if isinstance(item, ResultItem):
+            texts.append(("tool", item.content))
+            if item.parts:
+                texts.append(("tool", "".join(item.parts)))
+        elif isinstance(item, CallItem):
+            texts.append(("assistant", _decoded(item.arguments)))
+        else:
+            texts.append(("tool", getattr(item, "content", "") or _decoded(getattr(item, "arguments", ""))))
+    if len(row) > 1:
+        texts.append((role, "".join(row)))
+    return texts
+
+
+def _row_start(items: Sequence[Any], start: int) -> int:
+    """Where the messages of one role begin that run on over `start`; not without end."""
+    first = start
+    if start < len(items) and isinstance(items[start], TextItem):
+        role = items[start].role
+        while first and start - first < MAX_ROW and isinstance(items[first - 1], TextItem):
+            if items[first - 1].role != role:
+                break
+            first -= 1
+    return first
 
 
 def _decoded(arguments: str) -> str:
@@ -676,8 +778,7 @@ def _texts(run: Run, rules: RuleSet) -> None:
         digest, *hits_before = run.session.get(register) or ("",)
         if digest == head.prefix_digest:
             known, old = observed.known, set(cast("list[str]", hits_before))
-    items = run.turn.items[known:] if known else run.turn.items
-    texts = [_readable(item) for item in items]
+    texts = _readable(run.turn.items, known)
     hits: set[str] = set()
     for one in rules.request_texts:
         for rule in _search(run, one, texts):
@@ -709,10 +810,11 @@ def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> list[An
 
 
 def _reply_texts(run: Run, rules: RuleSet) -> None:
-    texts = [("assistant", item.text) for item in run.turn.items if isinstance(item, TextItem)]
-    if len(texts) > 1:
-        # Blocks of one answer are read on end: a word may be split between them.
-        texts.append(("assistant", "".join(text for _, text in texts)))
+    blocks = [item for item in run.turn.items if isinstance(item, TextItem)]
+    texts = [("assistant", item.text) for item in blocks]
+    if len(blocks) > 1 or (blocks and blocks[0].parts):
+        # Blocks of one answer, and their parts, are read on end: a word may be split between them.
+        texts.append(("assistant", "".join(["".join(item.parts) if item.parts else item.text for item in blocks])))
     for one in rules.reply_texts:
         for rule in _search(run, one, texts):
             _guarded(run, rule, -1, _plain)
@@ -795,7 +897,7 @@ def _evidence(run: Run, rule: AllowedTools, blocked: Sequence[ToolFact]) -> dict
         ],
         "allowed_tool_phase": list(rule.phases),
         "state_scope": list(rule.state_scope),
-        "tool_context": tool_context(run.facts, run.observed.phase),
+        "tool_context": run.context(),
     }
 
 
@@ -844,6 +946,33 @@ def _allowed_call(run: Run, rule: AllowedTools, index: int) -> None:
         run.act(rule, index, _evidence(run, rule, [fact]), "block" if rule.surface == "block" else "deny_call")
 
 
+class Withdrawn:
+    """The tools that were taken from the request a reply answers, known under every name that means them."""
+
+    def __init__(self, plan: ModelPlan, observed: Observed) -> None:
+        surface = observed.surface
+        self._catalog = plan.catalog
+        self._every = observed.stripped.get(EVERY_TOOL)
+        self._names = {fold(name): rule_id for name, rule_id in observed.stripped.items()}
+        self._tools: dict[tuple[str, str], str] = {}
+        for name, rule_id in observed.stripped.items():
+            tool = surface.by_name.get(name)
+            if tool is None or tool.hosted is None:
+                identity = plan.catalog.resolve(name)
+                self._tools[fold(identity.namespace), fold(identity.name)] = rule_id
+        self._left = {kept for raw, kept in surface.kept.items() if raw not in observed.stripped}
+        """What the provider was shown: another name of the same tool that stayed may be called."""
+
+    def rule(self, fact: ToolFact) -> str | None:
+        """The rule that took away what this call asks for."""
+        found = self._every or self._names.get(fold(fact.raw_name))
+        if found is None:
+            found = self._tools.get((fold(fact.namespace), fold(fact.name)))
+            if found is not None and kept_name(self._catalog.resolve(fact.raw_name).plain) in self._left:
+                return None
+        return found
+
+
 def _withdrawn(run: Run, rule_id: str, index: int) -> None:
     """A call to a tool that was taken from the request: a model may know the name from elsewhere."""
     if any(finding.rule_id == rule_id and index in finding.facts for finding in run.findings):
@@ -865,6 +994,7 @@ def _withdrawn(run: Run, rule_id: str, index: int) -> None:
 
 
 def _loop_key(rule: LoopThreshold, fact: ToolFact, tool: str) -> str:
+    tool = kept_name(tool)
     if rule.equal == "tool":
         return tool
     if rule.equal == "tool+arguments":
@@ -876,7 +1006,11 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     rule: LoopThreshold = op.rule
     scope = run.scopes[rule.scope]
     window = rule.window
-    key: RegisterKey = (rule.key, op.tool if rule.equal == "tool" else _loop_key(rule, fact, op.tool))
+    tool = op.tool
+    key: RegisterKey = (
+        rule.key,
+        tool if rule.equal == "tool" and len(tool) <= MAX_ID else _loop_key(rule, fact, tool),
+    )
     value: Any = scope.get(key)
     counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
     if value is None:
@@ -954,11 +1088,22 @@ def _sweep(run: Run, rule: LoopThreshold, scope: ScopeRun, meta: RegisterValue, 
 
 def _bound(run: Run, rules: RuleSet) -> None:
     """Routes that the last reply asked for when it was too late to ask again."""
-    for rule_id in run.session.get(BOUND) or ():
-        found = [one.by_id[rule_id] for one in (rules, *run.plan.bundles.values()) if rule_id in one.by_id]
+    flat = cast("tuple[Any, ...]", run.session.get(BOUND) or ())
+    evidence = {"bound_by": "previous reply"}
+    at = 0
+    while at < len(flat):
+        rule_id, size = flat[at : at + 2]
+        effect, model, *routes = flat[at + 2 : at + 2 + size]
+        at += 2 + size
+        named = [one.by_id[rule_id] for one in (rules, *run.plan.bundles.values()) if rule_id in one.by_id]
+        found = [rule for rule in named if rule.action.name in ROUTING]
         for rule in found:
             if rule not in rules.sticky:
-                run.act(rule, -1, {"bound_by": "previous reply"}, bound=True)
+                run.act(rule, -1, evidence, bound=True)
+        if not found:
+            # Renamed or removed since: what it bound is bound all the same.
+            action = Action(effect, tuple(routes), model)
+            run.findings.append(Finding(rule_id, "tool_selector", action, effect, "", evidence=evidence))
 
 
 def _tripped(run: Run, rule: LoopThreshold, index: int) -> None:
@@ -1021,20 +1166,42 @@ def _after(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
 def _until(run: Run, op: Op, _index: int, fact: ToolFact) -> None:
     rule: ToolSequence = op.rule
     wanted = None if rule.until is None else rule.until.tool
-    if wanted is not None and _happened(run, wanted, fact):
+    if wanted is not None and _happened(run, rule, wanted, fact):
         run.settling.append((UNTIL, rule))
 
 
-def _happened(run: Run, wanted: Matcher, fact: ToolFact) -> bool:
-    """Whether an event can end something: it took place, as far as we know. What a caller made up or merely asks for frees nothing."""
+def _happened(run: Run, rule: ToolSequence, wanted: Matcher, fact: ToolFact) -> bool:
+    """Whether an event can end something: it took place, as far as we know. What a caller made up or merely asks for frees nothing;
+    what it brings with the history of a new session frees at most what that same history began."""
     if any(mark in MADE_UP and mark not in wanted.mark for mark in fact.marks):
         return False
-    if not wanted.source and fact.source not in HAPPENED:
-        return False
-    if run.gate != "request" or fact.item < 0 or fact.source == "provider_event" or not run.session.turn:
+    if fact.source not in HAPPENED:
+        return bool(wanted.source)
+    if run.gate != "request":
         return True
-    entry = run.session.state.ledger.get(f"c:{fact.tool_call_id}")
-    return entry is not None and entry.status == "passed"
+    if fact.source == "tool_result":
+        name = f"c:{fact.tool_call_id}"
+        entry = run.observed.ledger.get(name) or run.session.state.ledger.get(name)
+        if entry.status == "passed" if entry is not None else fact.item < 0:
+            return True
+    # A call, or a provider's event, that a request shows for the first time was in no reply that passed here.
+    return not run.session.turn and not _held_before(run, rule)
+
+
+def _held_before(run: Run, rule: ToolSequence) -> bool:
+    """Whether the sequence, or the machine's state, began before this request."""
+    if rule.then is not None:
+        scope = run.scopes[rule.scope]
+        value = scope.registers.get((rule.key, ""))
+        if value is None:
+            return False
+        start = Position(*cast("tuple[int, int, int]", value[:3]))
+        return within(rule.window, start, Position(scope.turn, scope.event, run.now))
+    machine = run.plan.machines[rule.machine]
+    scope = run.scopes[machine.scope]
+    value = scope.registers.get((f"state:{machine.id}", ""))
+    before = holding(machine, value, Position(scope.turn, scope.event, run.now))
+    return before.state != machine.initial_state
 
 
 def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
@@ -1053,7 +1220,7 @@ def _then(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
     if until is not None:
         if until.clean_turn and at.turn - start.turn > 1:
             return
-        if until.user_turn and value[3] != scope.state.head.user_turns + run.users:
+        if until.user_turn and run.spoken_since(scope, value):
             return
     run.act(
         rule,
@@ -1201,14 +1368,27 @@ def _budget(run: Run, rule: Budget, _index: int) -> None:
             amount = run.turn.elapsed_ms / 1000
         elif not reply:
             continue
-        elif usage is None:
-            # A provider that does not say what it used has used what was set aside; an approved reply was paid for before.
-            amount = set_aside or (0.0 if run.turn.approvals else rule.reserve.get(dimension, 0.0))
         else:
-            amount = float(usage.input_tokens + usage.output_tokens) if dimension == "tokens" else usage.price
+            known, amount = _used(usage, dimension)
+            if not known:
+                # A provider that does not say what it used has used what was set aside, or more if that is what it says;
+                # an approved reply was paid for before.
+                amount = max(amount, set_aside or (0.0 if run.turn.approvals else rule.reserve.get(dimension, 0.0)))
         if amount > 0 and run.first((rule.key, dimension)):
             key: RegisterKey = (rule.key, dimension)
             scope.put(key, spend(scope.get(key), rule, amount, run.now))
+
+
+def _used(usage: Usage | None, dimension: str) -> tuple[bool, float]:
+    """Whether a provider says what it used, in numbers that can be true; and how much. No answer uses no tokens at all."""
+    if usage is None:
+        return False, 0.0
+    sent, made, price = usage.input_tokens, usage.output_tokens, usage.price
+    known = sent >= 0 and made >= 0 and sent + made > 0
+    if dimension == "tokens":
+        return known, float(max(sent, 0) + max(made, 0))
+    readable = isfinite(price) and price >= 0
+    return known and readable, price if readable else 0.0
 
 
 def set_aside(run: Run) -> None:

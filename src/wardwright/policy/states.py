@@ -21,8 +21,8 @@ class Holding(NamedTuple):
     by: str = ""
     lapsed: bool = False
     """It holds because another one ran out; nothing has been written about it yet."""
-    user: bool = False
-    """It ends when the user speaks."""
+    heard: bool = False
+    """It holds because another one ended with a word of the user; nothing has been written about it yet."""
 
 
 def enter(
@@ -32,10 +32,11 @@ def enter(
     window: Window | None = None,
     by: str = "",
     clean: bool = False,
-    user: bool = False,
+    word: int | None = None,
+    session: str = "",
 ) -> RegisterValue:
-    """What to write when a machine enters a state. `clean`: it lasts until a turn passes without a reason to be in it;
-    `user`: until the user speaks."""
+    """What to write when a machine enters a state. `clean`: it lasts until a turn passes without a reason to be in it; `word`:
+    until the user of the session says one with a greater number (`session` is its key, where others share the machine)."""
     until_turn = None if window is None or window.turns is None else at.turn + window.turns
     until_event = None if window is None or window.events is None else at.event + window.events
     limits = [] if window is None or window.ms is None else [window.ms]
@@ -45,19 +46,16 @@ def enter(
     elif machine.expires_ms is not None and state != machine.initial_state:
         limits.append(machine.expires_ms)
     until_ms = at.ms + min(limits) if limits else None
-    return (state, *at, until_turn, until_event, until_ms, by, clean, user)
+    return (state, *at, until_turn, until_event, until_ms, by, clean, word, session)
 
 
-def holding(machine: Machine, value: RegisterValue | None, at: Position) -> Holding:
-    """The state of a machine at `at`."""
+def holding(machine: Machine, value: RegisterValue | None, at: Position, words: int = -1, session: str = "") -> Holding:
+    """The state of a machine at `at`, when the last word of the session's user was number `words`."""
     if value is None:
         return Holding(machine.initial_state, Position(0, 0, 0))
     state, by, clean = cast("str", value[0]), cast("str", value[7]), value[8]
     since = Position(*cast("tuple[int, int, int]", value[1:4]))
     until_turn, until_event, until_ms = cast("tuple[int | None, int | None, int | None]", value[4:7])
-    if state not in machine.states:
-        # Another plan wrote it and this one does not know the state: begin again.
-        return Holding(machine.initial_state, since, "", True)
     ran_out = (
         (until_turn is not None and at.turn > until_turn)
         or (until_event is not None and at.event > until_event)
@@ -65,7 +63,11 @@ def holding(machine: Machine, value: RegisterValue | None, at: Position) -> Hold
         or (bool(clean) and at.turn - since.turn > 1)
     )
     if not ran_out:
-        return Holding(state, since, by, False, bool(value[9]))
+        word = cast("int | None", value[9])
+        if word is not None and words > word and value[10] in ("", session):
+            return Holding(successor(machine, state), at, "", False, True)
+        # CAUTION: another plan may have written a state that this one does not know. It holds all the same (`unknown`).
+        return Holding(state, since, by)
     when = until_ms if until_ms is not None and at.ms > until_ms else at.ms
     passed: dict[str, int] = {}
     while True:
@@ -86,4 +88,5 @@ def holding(machine: Machine, value: RegisterValue | None, at: Position) -> Hold
 
 def successor(machine: Machine, state: str) -> str:
     """Where an expiring or cleared state goes."""
-    return machine.states[state].expires_to or machine.expires_to or machine.initial_state
+    known = machine.states.get(state)
+    return (known.expires_to if known is not None else "") or machine.expires_to or machine.initial_state
