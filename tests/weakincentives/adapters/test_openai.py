@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,23 +24,6 @@ from .loopback.openai_server import STREAM, OpenAIServer, Raw, Stage, event
 openai = pytest.importorskip("openai")
 
 Make = Callable[..., tuple[OpenAIAdapter, Stage]]
-
-
-@pytest.fixture
-def make(server: OpenAIServer) -> Iterator[Make]:
-    """An adapter whose provider answers with these turns."""
-    made: list[OpenAIAdapter] = []
-
-    def make(*script: ScriptTurn | Raw, **options: Any) -> tuple[OpenAIAdapter, Stage]:
-        stage = server.stage(script)
-        if "client" not in options:
-            options = {"base_url": stage.base_url, "api_key": "key", **options}
-        made.append(OpenAIAdapter("gpt-5", **options))
-        return made[-1], stage
-
-    yield make
-    for adapter in made:
-        adapter.close()
 
 
 def plain() -> Prompt[None]:
