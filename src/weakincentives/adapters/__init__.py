@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .claude_agent_sdk import ClaudeAgentSDKAdapter
 from .core import Message, ModelReply, PromptResponse, ProviderAdapter, Stepwise, StopReason, Turn
 from .openai import OpenAIAdapter
 from .retries import Retry
@@ -10,6 +11,7 @@ from .streaming import Answered, StreamEvent, TextDelta, ToolCalled, ToolFinishe
 
 __all__ = [
     "Answered",
+    "ClaudeAgentSDKAdapter",
     "Message",
     "ModelReply",
     "OpenAIAdapter",
