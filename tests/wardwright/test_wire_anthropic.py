@@ -475,3 +475,25 @@ def test_content_outside_the_blocks_is_refused(events: list[dict[str, Any]], mes
     with pytest.raises(WireError) as caught:
         stream(*events)
     assert str(caught.value) == message
+
+
+def form(name: str) -> dict[str, Any]:
+    return {"type": "json_schema", "schema": {"title": name}}
+
+
+def test_two_output_formats_are_refused() -> None:
+    """Nobody could say which of two formats the answer must have; the same one twice is one."""
+    fields = {"model": "m", "messages": [], "output_format": form("a")}
+    assert parse_request({**fields, "output_config": {"format": form("a")}}).response_format == {"title": "a"}
+    assert (
+        refusal({**fields, "output_config": {"format": form("b")}})
+        == "'output_format' and 'output_config' ask for different formats; send one of them"
+    )
+
+
+def test_a_message_may_ask_for_another_output_format() -> None:
+    """The format of the last message that has one is the one the answer must have."""
+    message = {"role": "user", "content": "x", "output_config": {"format": form("b")}}
+    plain = {"role": "user", "content": "y", "output_config": {"effort": "low"}}
+    body = {"model": "m", "messages": [message, plain], "output_config": {"format": form("a")}}
+    assert parse_request(body).response_format == {"title": "b"}

@@ -155,3 +155,12 @@ def test_tools_that_an_item_brings_follow_the_declared_ones() -> None:
     turn = responses.parse_request({"model": "m", "input": given, "tools": [FUNCTION]})
     assert [tool.name for tool in turn.tools] == ["t", "u"]
     assert [tool.name for tool in items(FUNCTION).tools] == ["t"]
+
+
+def test_a_body_that_is_changed_later_changes_nothing_known() -> None:
+    """The tools of one request are known by what was said, so a body that is patched on its way out teaches nothing wrong."""
+    tool = {"type": "function", "name": "patched", "parameters": {"type": "object"}}
+    said = deepcopy(tool)
+    items(tool)
+    tool["parameters"]["type"] = "string"  # pyright: ignore[reportIndexIssue]
+    assert items(said).tools[0].schema == {"type": "object"}

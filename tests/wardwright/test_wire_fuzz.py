@@ -34,6 +34,7 @@ NAMES = sorted(
         "tool", "jsonrpc", "method", "params", "result", "contents", "structuredContent", "is_error", "isError", "server_label",
         "actions", "sources", "url", "finish_reason", "reasoning_details", "prediction", "partial_json", "citation", "operation",
         "status", "thinking", "tool_changes", "allowed_tools", "mode", "model", "stream", "approve", "toolset_name", "functions",
+        "part", "audio", "transcript", "namespace", "output_config", "function_call", "inputRequests", "further",
     }
 )  # fmt: skip
 VALUES = sorted(
@@ -46,7 +47,7 @@ VALUES = sorted(
         "json_schema", "text_delta", "input_json_delta", "citations_delta", "message_start", "message_delta", "message_stop",
         "content_block_start", "content_block_delta", "content_block_stop", "response.created", "response.completed",
         "response.output_item.added", "response.output_item.done", "response.output_text.delta", "response.output_text.done",
-        "response.function_call_arguments.delta", "error", "2.0", "completed", "failed", "local", "client", "{}", "",
+        "response.function_call_arguments.delta", "response.content_part.added", "response.content_part.done", "refusal", "error", "2.0", "completed", "failed", "local", "client", "{}", "",
     }
 )  # fmt: skip
 

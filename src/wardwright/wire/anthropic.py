@@ -211,11 +211,14 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise wrong("messages", "a list", messages)
+    form = _response_format(fields)
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise wrong(f"messages[{index}]", "an object", message)
         if not _MESSAGE_FIELDS.issuperset(message):
             check_fields(message, _MESSAGE_FIELDS, {}, passing, f"messages[{index}]")
+        if "output_config" in message:  # from here on, another format
+            form = _configured(message, f"messages[{index}].output_config") or form
         role = message.get("role")
         speaker = _ROLES.get(role) if isinstance(role, str) else None
         if speaker is None:
@@ -237,7 +240,7 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
             _tool_choice(fields, tools, passing),
             stream=fields.get("stream") is True,
             claims=claims_of(fields),
-            response_format=_response_format(fields),
+            response_format=form,
         )
     )
 
@@ -610,13 +613,20 @@ def _tool_choice(fields: Object, tools: Sequence[DeclaredTool], passing: Collect
 
 
 def _response_format(fields: Object) -> Mapping[str, Any] | None:
-    if fields.get("output_format") is not None:
-        return schema_of(object_of(fields, "output_format", ""), "output_format")
+    configured = _configured(fields, "output_config")
+    if fields.get("output_format") is None:
+        return configured
+    form = schema_of(object_of(fields, "output_format", ""), "output_format")
+    if configured is not None and configured != form:
+        raise WireError("'output_format' and 'output_config' ask for different formats; send one of them")
+    return form
+
+
+def _configured(fields: Object, path: str) -> Mapping[str, Any] | None:
     if fields.get("output_config") is None:
         return None
-    return schema_of(
-        object_of(object_of(fields, "output_config", ""), "format", "output_config"), "output_config.format"
-    )
+    config = object_of(fields, "output_config", path.removesuffix("output_config").removesuffix("."))
+    return schema_of(object_of(config, "format", path), f"{path}.format")
 
 
 # Streams

@@ -123,7 +123,8 @@ class KnownTools:
             return tuple(self._read(declared, passing))
         known = self._known.get(written)
         if known is None:
-            known = tuple(self._read(declared, passing))
+            # From what was written, not from the body: whoever changes the body later must not change what is known.
+            known = tuple(self._read(cast("list[Json]", orjson.loads(written)), passing))
             size = len(written)
             if size * 20 > MAX_KNOWN_BYTES:
                 return known
