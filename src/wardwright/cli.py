@@ -33,7 +33,7 @@ from wardwright.report import QUIET_MS
 from wardwright.report import report as report_rules
 from wardwright.simulate import WIRES, Simulation, Surface, read_transcript
 from wardwright.simulate import simulate as run_simulation
-from wardwright.store import ReceiptQuery, Store, export, open_store, verify
+from wardwright.store import ReceiptQuery, Store, checkpoint, export, mark, open_store, verify
 from wardwright.wire.turn import Caller, WireName
 
 app = typer.Typer(
@@ -425,14 +425,16 @@ def export_receipts(
 def verify_receipts(
     db: Database,
     key_file: Annotated[
-        list[Path] | None, typer.Option("--key-file", help="A key checkpoints were signed with; may be repeated.")
+        list[Path] | None,
+        typer.Option("--key-file", help="A key checkpoints and erasures were signed with; may be repeated."),
     ] = None,
+    anchor: Annotated[str, typer.Option(help="The mark of a checkpoint that must still be there.")] = "",
     json: Json = False,
 ) -> None:
-    """Walk every chain of receipts. Exit code 1 when one was changed, removed, moved or cut off."""
+    """Walk every chain of receipts. Exit code 1 when one was changed, removed, emptied, moved, hidden or cut off."""
     keys = [_bytes(path) for path in key_file or ()]
     with _store(db) as store:
-        found = verify(store, keys)
+        found = verify(store, keys, anchor=anchor)
     if json:
         _print_json(
             {
@@ -454,6 +456,29 @@ def verify_receipts(
         _say(f"{found.receipts} receipts in {found.chains} chains {state}")
     if not found.good:
         raise typer.Exit(1)
+
+
+@receipts_app.command("checkpoint")
+def sign_receipts(
+    db: Database,
+    key_file: Annotated[Path, typer.Option("--key-file", help="The key to sign with.")],
+    json: Json = False,
+) -> None:
+    """Sign where every chain ends now. Keep the mark it prints where nobody who can write the store can: `verify --anchor`."""
+    with _store(db) as store:
+        made = checkpoint(store, _now_ms(), _bytes(key_file))
+    if json:
+        _print_json({"number": made.number, "mark": mark(made), "chains": len(made.heads)})
+    else:
+        _say(f"checkpoint {made.number} over {len(made.heads)} chains, mark {mark(made)}")
+
+
+@receipts_app.command("reindex")
+def reindex_receipts(db: Database, json: Json = False) -> None:
+    """Make the index anew from the receipts, when `verify` says that filters do not find them."""
+    with _store(db) as store:
+        store.reindex()
+    _print_json({"ok": True}) if json else _say("the index was made anew")
 
 
 # init

@@ -235,7 +235,8 @@ def build_admin(
 
 def record(receipt: Receipt) -> ReceiptRow:
     """The row a store commits and chains."""
-    caller = Caller(**{name: receipt["caller"].get(name, "") for name in _CALLER})
+    named = _mapping(receipt.get("caller"))
+    caller = Caller(**{name: named.get(name, "") for name in _CALLER})
     return ReceiptRow(
         receipt["id"], receipt["at_ms"], scope_key("session_id", caller), canonical(receipt), tags(receipt)
     )

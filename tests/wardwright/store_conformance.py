@@ -6,6 +6,7 @@ Numbers in brackets are the promises at the head of `wardwright/store/protocol.p
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -36,7 +37,9 @@ from wardwright.store import (
     Store,
     StoredReceipt,
     checkpoint,
+    erase,
     export,
+    mark,
     retain,
     sign,
     verify,
@@ -108,6 +111,8 @@ def kinds(store: Store, keys: tuple[bytes, ...] = (KEY,)) -> set[str]:
 class StoreConformance(ABC):
     head_table: str
     """Where the backend keeps the last link of a chain."""
+    one_checkpoint: str
+    """SQL after which there was only ever one checkpoint."""
     damage: str
     """SQL that makes every register unreadable."""
 
@@ -485,6 +490,119 @@ class StoreConformance(ABC):
         assert verify(store).good
         assert kinds(store) == {"cut"}
 
+    def three_checkpoints(self, store: Store) -> str:
+        """Each over two receipts more than the one before; the mark of the last."""
+        made = ""
+        for number in (1, 3, 5):
+            fill(store, 2, first=number)
+            made = mark(checkpoint(store, number * 10, KEY))
+        return made
+
+    def cut_back(self, where: str) -> None:
+        """As if the last two receipts had never been written."""
+        self.run(where, "DELETE FROM receipt WHERE sequence > 4")
+        self.run(
+            where,
+            f"UPDATE {self.head_table} SET sequence = 4, hash = (SELECT hash FROM receipt WHERE sequence = 4), "
+            "previous_hash = (SELECT previous_hash FROM receipt WHERE sequence = 4)",
+        )
+
+    @pytest.mark.parametrize("gone", [1, 2, 3])
+    def test_a_checkpoint_that_is_gone_is_missed(self, store: Store, where: str, gone: int) -> None:
+        """They are numbered, and each names the one before it."""
+        self.three_checkpoints(store)
+        assert verify(store, [KEY]).good
+        self.run(where, f"DELETE FROM checkpoint WHERE number = {gone}")
+
+        assert [str(flaw) for flaw in verify(store, [KEY]).flaws] == [f"checkpoint: checkpoint {gone} is gone"]
+
+    def test_checkpoints_cannot_close_a_gap(self, store: Store, where: str) -> None:
+        """A number is part of what is signed."""
+        self.three_checkpoints(store)
+        self.run(where, "DELETE FROM checkpoint WHERE number = 2")
+        self.run(where, "UPDATE checkpoint SET number = 2 WHERE number = 3")
+
+        assert kinds(store) == {"checkpoint"}
+
+    def test_the_end_and_its_checkpoint_cannot_go_together(self, store: Store, where: str) -> None:
+        """The newest receipts, the head and the newest checkpoint: the store still knows that there was one more."""
+        self.three_checkpoints(store)
+        self.cut_back(where)
+        self.run(where, "DELETE FROM checkpoint WHERE number = 3")
+
+        assert kinds(store) == {"checkpoint"}
+
+    def test_a_mark_kept_elsewhere_finds_what_the_store_cannot(self, store: Store, where: str) -> None:
+        """Whoever puts every table back to an earlier day is found by the mark of a later checkpoint."""
+        last = self.three_checkpoints(store)
+        assert verify(store, [KEY], anchor=last).good
+        self.cut_back(where)
+        self.run(where, "DELETE FROM checkpoint WHERE number > 1")
+        self.run(where, self.one_checkpoint)
+
+        assert verify(store, [KEY]).good
+        (flaw,) = verify(store, [KEY], anchor=last).flaws
+        assert flaw.message == f"the checkpoint with mark {last} is gone"
+
+    def test_two_checkpoints_do_not_share_a_number(self, store: Store) -> None:
+        """Who signed without knowing of the other one signs again."""
+        fill(store, 1)
+        one = sign(store.heads(), 10, KEY)
+        store.add_checkpoint(one)
+
+        with pytest.raises(VersionConflict, match="checkpoint 1 cannot follow 1"):
+            store.add_checkpoint(sign(store.heads(), 20, KEY))
+        assert checkpoint(store, 30, KEY).number == store.last_checkpoint() == 2
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "DELETE FROM posting",
+            "DELETE FROM span",
+            "DELETE FROM posting WHERE tag = (SELECT min(tag) FROM posting)",
+            "UPDATE span SET last_ms = first_ms",
+        ],
+    )
+    def test_an_index_that_misses_receipts_is_found_and_made_anew(
+        self, store: Store, where: str, statement: str
+    ) -> None:
+        """Filters and exports that would be silently empty are a flaw; nothing of the index is beyond repair."""
+        fill(store, 5)
+        store.receipts(ReceiptQuery())
+        self.run(where, statement)
+        (flaw,) = verify(store, [KEY]).flaws
+
+        assert flaw.kind == "index"
+        assert re.fullmatch(r"filters do not find \d receipts: make the index anew", flaw.message)
+        store.reindex()
+        assert verify(store, [KEY]).good
+        assert everything(store, tags={"user": ["eve"]}) == everything(store, since_ms=1) == everything(store)
+        assert everything(store) == ["r5", "r4", "r3", "r2", "r1"]
+
+    def test_an_index_is_whole_after_retention_and_erasure(self, store: Store) -> None:
+        """What is left can be found by all it says; what an erased one said, by nobody."""
+        store.commit_all([Commit(delta(), admin(f"r{n}", at_ms=n, tenant="ab"[n % 2])) for n in range(1, 1_200)])
+        retain(store, 400, 2_000, KEY)
+        erase(store, "a", 3_000, KEY)
+        store.commit(delta(), admin("new", at_ms=4_000))
+        assert verify(store, [KEY]).flaws == ()
+
+        store.reindex()
+
+        found = verify(store, [KEY])
+        assert (found.receipts, found.erased, found.flaws) == (802, 400, ())
+
+    def test_a_store_without_a_chain_is_no_good(self, store: Store, where: str) -> None:
+        """Nothing recorded and everything taken away look the same, so neither verifies."""
+        message = "cut: there is no chain: nothing was ever recorded, or all of it was taken away"
+        assert [str(flaw) for flaw in verify(store).flaws] == [message]
+        fill(store, 3)
+        assert verify(store).good
+        self.run(where, "DELETE FROM receipt")
+        self.run(where, f"DELETE FROM {self.head_table}")
+
+        assert [str(flaw) for flaw in verify(store).flaws] == [message]
+
     @pytest.mark.parametrize(
         "statement", ["at_ms = at_ms + 1", "signature = heads", "heads = signature", "cut = (1 = 1)"]
     )
@@ -606,10 +724,10 @@ class StoreConformance(ABC):
             )
         store.receipts(ReceiptQuery())
 
-        assert store.forget_tenant("acme") == 4
+        assert erase(store, "acme", 50, KEY) == 4
 
         found = verify(store, [KEY])
-        assert (found.receipts, found.erased, found.flaws) == (4, 2, ())
+        assert (found.receipts, found.erased, found.flaws) == (5, 2, ())
         assert everything(store, tags={"tenant": ["acme"]}) == []
         assert everything(store, tags={"user": ["eve"]}) == ["r4", "r2"]
         gone = store.receipt("r1")
@@ -622,6 +740,43 @@ class StoreConformance(ABC):
             store.sealed(session("s1"), "held", 0)
         assert state(store, session("s2", "other")).version == 1
         assert store.sealed(session("s2", "other"), "held", 0).body == b"x"
+
+    def test_an_erasure_is_recorded_without_a_name(self, store: Store) -> None:
+        """An operator's action in the chain, by a digest that its key can make again; and it needs that key."""
+        fill(store, 1)
+        erase(store, "acme", 50, KEY, caller=Caller(principal="admin"))
+
+        (stored,) = store.receipts(ReceiptQuery(tags={"kind": ("admin",)})).receipts
+        admin_of = receipts.load(stored.row.body)
+        assert (admin_of["admin"]["action"], admin_of["caller"]) == ("erase_tenant", {"principal": "admin"})
+        assert b"acme" not in stored.row.body
+        with pytest.raises(ValueError, match="an erasure needs a key"):
+            erase(store, "acme", 50, b"")
+
+    def test_a_body_that_nobody_erased_is_missed(self, store: Store) -> None:
+        """A hash in the place of a body is no erasure unless the holder of a key vouches for it."""
+        fill(store, 2)
+        store.forget_tenant("acme")
+
+        assert verify(store).good
+        assert [str(flaw).partition("#")[2] for flaw in verify(store, [KEY]).flaws] == [
+            f"{number}: erased: its body is gone, and nobody who holds a key has erased it" for number in (1, 2)
+        ]
+
+    def test_an_erasure_is_vouched_for_by_its_own_key_and_row(self, store: Store, where: str) -> None:
+        """Another key does not count, and what was left for one receipt serves no other."""
+        made = admin("same")
+        for name in ("a", "b"):
+            store.commit(delta(), ReceiptRow(name, 1, made.scope, made.body, made.tags))
+        erase(store, "acme", 50, b"old key")
+
+        assert kinds(store, (b"old key", KEY)) == set()
+        assert kinds(store) == {"erased"}
+        self.run(
+            where,
+            "UPDATE receipt SET body_hash = (SELECT body_hash FROM receipt WHERE sequence = 2) WHERE sequence = 1",
+        )
+        assert kinds(store, (b"old key",)) == {"erased"}
 
     def test_erasure_ends_on_receipts_that_were_tampered_with(self, store: Store, where: str) -> None:
         """An emptied or unreadable payload is no reason to go on for ever, and stays a flaw."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -393,6 +394,32 @@ def test_verify_holds_and_finds_what_does_not(shell: Shell, stored: str) -> None
     assert (good["ok"], good["receipts"], good["checkpoints"]) == (True, 3, 1)
     assert (code, out) == (1, "3 receipts in 1 chains do not hold: 1 flaws\n")
     assert "checkpoint" in err
+
+
+def test_the_mark_of_a_checkpoint_must_still_be_there(shell: Shell, stored: str) -> None:
+    """`receipts checkpoint` prints it, `receipts verify --anchor` misses it."""
+    key = shell.file("key", b"0123456789abcdef")
+    code, out, _ = shell("receipts", "checkpoint", "--db", stored, "--key-file", key)
+    mark = shell.json("receipts", "checkpoint", "--db", stored, "--key-file", key)["mark"]
+
+    assert (code, out.rpartition(" ")[0]) == (0, "checkpoint 1 over 1 chains, mark")
+    assert shell("receipts", "verify", "--db", stored, "--key-file", key, "--anchor", mark)[0] == 0
+    code, _, err = shell("receipts", "verify", "--db", stored, "--key-file", key, "--anchor", "2:0000")
+    assert (code, err) == (1, "checkpoint: the checkpoint with mark 2:0000 is gone\n")
+
+
+def test_an_index_that_misses_receipts_is_made_anew(shell: Shell, stored: str) -> None:
+    """`receipts verify` says so, `receipts reindex` does it."""
+    shell("receipts", "list", "--db", stored)
+    connection = sqlite3.connect(shell.folder / stored)
+    with connection:
+        connection.execute("DELETE FROM posting")
+    connection.close()
+
+    code, _, err = shell("receipts", "verify", "--db", stored)
+    assert (code, err.partition(": ")[2]) == (1, "index: filters do not find 3 receipts: make the index anew\n")
+    assert shell("receipts", "reindex", "--db", stored) == (0, "the index was made anew\n", "")
+    assert shell("receipts", "verify", "--db", stored)[0] == 0
 
 
 # init

@@ -443,6 +443,14 @@ def test_of_controls_only_what_a_rule_set_is_kept() -> None:
     assert b"SECRET" not in receipts.canonical(receipt)
 
 
+def test_a_receipt_of_nobody_can_be_recorded() -> None:
+    """A caller without any name is left out of the receipt, and the row still has a scope."""
+    made = receipts.build_admin("rcpt_1", 5, Caller(), "reload", "plan")
+
+    assert "caller" not in made
+    assert receipts.record(made).scope == scope_key("session_id", Caller())
+
+
 def test_a_claim_leaves_its_digest_and_whether_it_was_believed() -> None:
     """A refused claim is recorded as one."""
     exchange = plain()

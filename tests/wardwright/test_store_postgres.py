@@ -37,6 +37,7 @@ def schema() -> str:
 
 class TestPostgres(StoreConformance):
     head_table = "writer"
+    one_checkpoint = "UPDATE version SET checkpoints = 1"
     damage = "UPDATE register SET value = rule"
 
     @pytest.fixture

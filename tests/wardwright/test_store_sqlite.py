@@ -38,6 +38,7 @@ for number in range(1, 100_000):
 
 class TestSqlite(StoreConformance):
     head_table = "chain"
+    one_checkpoint = "UPDATE sqlite_sequence SET seq = 1"
     damage = "UPDATE cell SET value = name WHERE name > x'01' AND name < x'02'"
 
     @pytest.fixture
@@ -229,6 +230,20 @@ def test_upkeep_works_behind_and_ends_with_the_store(path: Path) -> None:
     assert "wardwright-store-upkeep" in {thread.name for thread in threading.enumerate()} - before
     store.close()
     assert {thread.name for thread in threading.enumerate()} == before
+
+
+def test_a_store_whose_chain_lost_its_head_is_away(store: SqliteStore, path: Path) -> None:
+    """Nothing is committed and no filter answers: a new chain would hide that the old one is gone."""
+    fill(store, 1)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("DELETE FROM chain")
+    connection.close()
+
+    with pytest.raises(StoreUnavailable, match="the head of its chain is gone"):
+        fill(store, 1, first=2)
+    with pytest.raises(StoreUnavailable, match="the head of its chain is gone"):
+        store.receipts(ReceiptQuery())
 
 
 def test_erased_bytes_leave_the_file(store: SqliteStore, path: Path) -> None:

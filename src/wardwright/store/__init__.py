@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from wardwright.store.chain import Flaw, Verification, checkpoint, export, retain, sign, verify
+from wardwright.store.chain import Flaw, Verification, checkpoint, erase, export, mark, retain, sign, verify
 from wardwright.store.postgres import PostgresStore
 from wardwright.store.protocol import (
     Checkpoint,
@@ -35,7 +35,9 @@ __all__ = [
     "StoredReceipt",
     "Verification",
     "checkpoint",
+    "erase",
     "export",
+    "mark",
     "open_store",
     "retain",
     "sign",

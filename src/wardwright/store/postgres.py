@@ -26,7 +26,6 @@ from wardwright.history import (
     ReceiptRow,
     ScopeDelta,
     ScopeState,
-    body_hash,
 )
 from wardwright.store import rows
 from wardwright.store.postings import (
@@ -49,16 +48,17 @@ from wardwright.store.protocol import (
     ReceiptQuery,
     SealedRow,
     StoredReceipt,
+    unvouched,
 )
 from wardwright.store.upkeep import Upkeep
 
 Connection: TypeAlias = Any
 """psycopg's connection; the package may be missing until a store is opened."""
 
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = """
-CREATE TABLE version (version INTEGER NOT NULL);
-INSERT INTO version VALUES (1);
+CREATE TABLE version (version INTEGER NOT NULL, checkpoints BIGINT NOT NULL);
+INSERT INTO version VALUES (2, 0);
 CREATE TABLE scope (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key BYTEA NOT NULL UNIQUE, kind TEXT NOT NULL, version BIGINT NOT NULL,
     at_ms BIGINT NOT NULL, head BYTEA NOT NULL
@@ -89,8 +89,8 @@ CREATE TABLE posting (bucket BIGINT NOT NULL, tag BIGINT NOT NULL, bits BYTEA NO
 CREATE TABLE span (block BIGINT PRIMARY KEY, first_ms BIGINT NOT NULL, last_ms BIGINT NOT NULL);
 CREATE TABLE indexed (writer BIGINT PRIMARY KEY, sequence BIGINT NOT NULL);
 CREATE TABLE checkpoint (
-    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at_ms BIGINT NOT NULL, heads BYTEA NOT NULL, signature BYTEA NOT NULL,
-    cut BOOLEAN NOT NULL
+    number BIGINT PRIMARY KEY, at_ms BIGINT NOT NULL, heads BYTEA NOT NULL, signature BYTEA NOT NULL, cut BOOLEAN NOT NULL,
+    previous BYTEA NOT NULL
 );
 CREATE TABLE plan (epoch BIGINT PRIMARY KEY, plan_hash TEXT NOT NULL, at_ms BIGINT NOT NULL, source BYTEA NOT NULL);
 CREATE TABLE counter (name BYTEA PRIMARY KEY, value BIGINT NOT NULL);
@@ -517,17 +517,32 @@ class PostgresStore:
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         with self._transaction(self._change) as connection:
+            last = connection.execute("SELECT checkpoints FROM version FOR UPDATE").fetchone()[0]
+            if checkpoint.number != last + 1:
+                raise VersionConflict(f"checkpoint {checkpoint.number} cannot follow {last}")
+            connection.execute("UPDATE version SET checkpoints = %s", (checkpoint.number,))
             connection.execute(
-                "INSERT INTO checkpoint (at_ms, heads, signature, cut) VALUES (%s, %s, %s, %s)",
-                (checkpoint.at_ms, rows.dump_links(checkpoint.heads), checkpoint.signature, checkpoint.cut),
+                "INSERT INTO checkpoint VALUES (%s, %s, %s, %s, %s, %s)",
+                (
+                    checkpoint.number,
+                    checkpoint.at_ms,
+                    rows.dump_links(checkpoint.heads),
+                    checkpoint.signature,
+                    checkpoint.cut,
+                    checkpoint.previous,
+                ),
             )
+
+    def last_checkpoint(self) -> int:
+        with self._transaction(self._query) as connection:
+            return connection.execute("SELECT checkpoints FROM version").fetchone()[0]
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         with self._transaction(self._query) as connection:
-            found = connection.execute("SELECT at_ms, heads, signature, cut FROM checkpoint ORDER BY id").fetchall()
-        return tuple(
-            Checkpoint(at_ms, rows.load_links(heads), signature, cut) for at_ms, heads, signature, cut in found
-        )
+            found = connection.execute(
+                "SELECT at_ms, heads, signature, cut, number, previous FROM checkpoint ORDER BY number"
+            ).fetchall()
+        return tuple(rows.checkpoint(*row) for row in found)
 
     def forget_receipts(self, before_ms: int, checkpoint: Checkpoint) -> int:
         rows.check_cut(checkpoint, self.heads(before_ms))
@@ -600,6 +615,22 @@ class PostgresStore:
             )
         return reached
 
+    def postings(
+        self, places: Sequence[Place], blocks: Sequence[int]
+    ) -> tuple[dict[Place, int], dict[int, tuple[int, int]]]:
+        with self._transaction(self._query) as connection:
+            found = connection.execute(
+                "SELECT block, first_ms, last_ms FROM span WHERE block = ANY(%s)", (list(blocks),)
+            ).fetchall()
+            return self._postings(connection, places), {block: (first, last) for block, first, last in found}
+
+    def reindex(self) -> None:
+        with self._transaction(self._change) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_INDEX_LOCK,))
+            for table in ("posting", "span", "indexed"):
+                connection.execute(f"DELETE FROM {table}")
+        self._catch_up(self._change)
+
     @staticmethod
     def _postings(connection: Connection, places: Iterable[Place]) -> dict[Place, int]:
         return {
@@ -642,7 +673,7 @@ class PostgresStore:
         connection.execute("DELETE FROM sealed WHERE scope = ANY(%s)", ([key for _, key in found],))
         connection.execute("DELETE FROM scope WHERE id = ANY(%s)", (numbers,))
 
-    def forget_tenant(self, tenant: str) -> int:
+    def forget_tenant(self, tenant: str, vouch: Callable[[str], bytes] = unvouched) -> int:
         gone = 0
         for first, end in rows.tenant_ranges(SCOPE_KINDS, tenant):
             while True:
@@ -658,12 +689,12 @@ class PostgresStore:
                     break
         while True:
             self._catch_up(self._change)
-            erased = self._erase_receipts(tenant)
+            erased = self._erase_receipts(tenant, vouch)
             if not erased:
                 return gone
             gone += erased
 
-    def _erase_receipts(self, tenant: str) -> int:
+    def _erase_receipts(self, tenant: str, vouch: Callable[[str], bytes]) -> int:
         """Erases the bodies of one chunk of a tenant's indexed receipts, and takes them out of the postings."""
         with self._transaction(self._change) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_INDEX_LOCK,))
@@ -677,9 +708,9 @@ class PostgresStore:
             bucket, left = row[0], decode(row[1])
             cursors = [bucket * BUCKET + offset for offset in islice(offsets(left), _ERASE_CHUNK)]
             found = {
-                cursor: (scope, payload)
-                for cursor, scope, payload in connection.execute(
-                    "SELECT cursor, scope, payload FROM receipt WHERE cursor = ANY(%s)", (cursors,)
+                cursor: (scope, payload, hashed)
+                for cursor, scope, payload, hashed in connection.execute(
+                    "SELECT cursor, scope, payload, hash FROM receipt WHERE cursor = ANY(%s)", (cursors,)
                 ).fetchall()
             }
             taken: list[tuple[int, int, Sequence[str]]] = []
@@ -689,11 +720,11 @@ class PostgresStore:
                 taken.append((cursor, 0, tags))
                 if cursor not in found:
                     continue
-                scope, payload = found[cursor]
+                scope, payload, hashed = found[cursor]
                 tags.extend(rows.erased_tags(scope, payload))
                 connection.execute(
                     "UPDATE receipt SET body_hash = %s, payload = NULL, scope = '' WHERE cursor = %s AND payload IS NOT NULL",
-                    (bytes.fromhex(body_hash(rows.unpack(payload)[1])), cursor),
+                    (rows.erased_column(payload, hashed, vouch), cursor),
                 )
             postings = gather(taken)[0]
             stored = self._postings(connection, postings)

@@ -42,6 +42,8 @@ class StoredReceipt:
     """Rises with every receipt of the store; what paging is by."""
     erased_hash: str = ""
     """Hash of the body that erasure took away (then body, tags and scope are empty); empty while the body is there."""
+    vouched: bytes = b""
+    """What the holder of a key left to show that erasure took it, and not somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ class Checkpoint:
     signature: bytes
     cut: bool = False
     """True: retention removed everything up to and including these links. False: they only bear witness."""
+    number: int = 1
+    previous: bytes = b""
+    """Signature of the checkpoint before it. Both are signed, so that none can be taken out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,11 @@ class PlanEpoch:
     at_ms: int
     source: bytes
     """The config text it was compiled from."""
+
+
+def unvouched(_: str) -> bytes:
+    """Erasure that nobody signs: `verify` with keys then takes it for tampering."""
+    return b""
 
 
 class Store(Protocol):
@@ -150,13 +160,30 @@ class Store(Protocol):
         where retention may cut. Writers with no such link are left out."""
         ...
 
-    def add_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """VersionConflict when its number is not the next one."""
+        ...
 
     def checkpoints(self) -> tuple[Checkpoint, ...]: ...
 
+    def last_checkpoint(self) -> int:
+        """The number of the newest checkpoint that was ever kept, whatever became of it; 0 before the first."""
+        ...
+
+    def postings(
+        self, places: Sequence[tuple[int, int]], blocks: Sequence[int]
+    ) -> tuple[dict[tuple[int, int], int], dict[int, tuple[int, int]]]:
+        """The index as it is, for `verify`: sets of offsets by (bucket, tag), first and last time by block."""
+        ...
+
+    def reindex(self) -> None:
+        """Makes the index anew from the receipts."""
+        ...
+
     def forget_receipts(self, before_ms: int, checkpoint: Checkpoint) -> int:
         """Retention: keeps the checkpoint (a cut at `heads(before_ms)`), then removes what it stands for, oldest first, in small
-        transactions; how many. One that was interrupted is finished by the next. ValueError when the checkpoint is no such cut."""
+        transactions; how many. One that was interrupted is finished by the next. ValueError when the checkpoint is no such cut,
+        VersionConflict when its number is not the next one."""
         ...
 
     # scopes' life
@@ -164,8 +191,9 @@ class Store(Protocol):
         """Retention of one scope kind: erases scopes not written since; how many."""
         ...
 
-    def forget_tenant(self, tenant: str) -> int:
-        """Erasure: scopes, sealed rows and receipt bodies of a tenant; the chain stays verifiable (body replaced by its hash)."""
+    def forget_tenant(self, tenant: str, vouch: Callable[[str], bytes] = unvouched) -> int:
+        """Erasure: scopes, sealed rows and receipt bodies of a tenant; the chain stays verifiable: a body is replaced by its hash
+        and by what `vouch` makes of the link's hash. How many."""
         ...
 
     # plan

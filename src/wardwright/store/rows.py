@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -38,6 +38,7 @@ from wardwright.store.protocol import Checkpoint, StoredReceipt
 Tags = tuple[tuple[str, str], ...]
 """Filter names and values. Packed and indexed as `name=value`: no name has an equals sign."""
 
+_HASH_DIGITS: Final = 64
 _DEFLATED: Final = b"\x01"
 _WINDOW: Final = -13
 _DICTIONARY: Final = (
@@ -235,6 +236,16 @@ def load_links(column: bytes) -> tuple[ChainLink, ...]:
         return ()
 
 
+def erased_column(payload: bytes, hashed: Any, vouch: Callable[[str], bytes]) -> bytes:
+    """What stays of an erased body: its hash, and who vouches for its erasure."""
+    return bytes.fromhex(body_hash(unpack(payload)[1])) + vouch(_hex(hashed))
+
+
+def checkpoint(at_ms: int, heads: bytes, signature: bytes, cut: Any, number: int, previous: bytes) -> Checkpoint:
+    """A checkpoint from its columns."""
+    return Checkpoint(at_ms, load_links(heads), signature, bool(cut), number, previous)
+
+
 def check_cut(checkpoint: Checkpoint, allowed: Iterable[ChainLink]) -> None:
     """Retention cuts only where the checkpoint says, and only what is old enough."""
     ends = {link.writer: link for link in allowed}
@@ -278,7 +289,8 @@ def stored_receipt(
         ReceiptRow(_shown(receipt_id), at_ms, _shown(scope), body, tags),
         ChainLink(writer, sequence, _hex(previous_hash), _hex(hashed)),
         cursor,
-        "" if payload is not None else _hex(erased),
+        "" if payload is not None else _hex(erased)[:_HASH_DIGITS],
+        erased[_HASH_DIGITS // 2 :] if payload is None and isinstance(erased, bytes) else b"",
     )
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from wardwright.errors import SealedMissing, StoreUnavailable, VersionConflict
 from wardwright.history import (
@@ -26,7 +26,6 @@ from wardwright.history import (
     Head,
     ReceiptRow,
     ScopeState,
-    body_hash,
 )
 from wardwright.store import rows
 from wardwright.store.postings import (
@@ -34,6 +33,7 @@ from wardwright.store.postings import (
     BUCKET,
     ID_TAG,
     TENANT_TAG,
+    Place,
     Search,
     decode,
     encode,
@@ -49,10 +49,11 @@ from wardwright.store.protocol import (
     ReceiptQuery,
     SealedRow,
     StoredReceipt,
+    unvouched,
 )
 from wardwright.store.upkeep import Upkeep
 
-_SCHEMA_VERSION: Final = 2
+_SCHEMA_VERSION: Final = 3
 _SCHEMA: Final = """
 CREATE TABLE scope (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE);
 CREATE TABLE cell (
@@ -75,7 +76,8 @@ CREATE TABLE posting (
 ) WITHOUT ROWID;
 CREATE TABLE span (block INTEGER PRIMARY KEY, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL);
 CREATE TABLE checkpoint (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, heads BLOB NOT NULL, signature BLOB NOT NULL, cut INTEGER NOT NULL
+    number INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, heads BLOB NOT NULL, signature BLOB NOT NULL,
+    cut INTEGER NOT NULL, previous BLOB NOT NULL
 );
 CREATE TABLE plan (epoch INTEGER PRIMARY KEY, plan_hash TEXT NOT NULL, at_ms INTEGER NOT NULL, source BLOB NOT NULL);
 CREATE TABLE counter (name BLOB PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -423,7 +425,7 @@ class SqliteStore:
             )
             if moved.rowcount:
                 break
-            writer, last, previous = connection.execute("SELECT writer, sequence, hash FROM chain").fetchone()
+            writer, last, previous = self._chain_row(connection, "writer, sequence, hash")
         self._end = (writer, link.sequence, hashed)
         connection.execute(
             "INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)",
@@ -438,6 +440,12 @@ class SqliteStore:
             ),
         )
         return link
+
+    def _chain_row(self, connection: sqlite3.Connection, columns: str) -> Any:
+        row = connection.execute(f"SELECT {columns} FROM chain").fetchone()
+        if row is None:
+            raise StoreUnavailable(f"store {self._path}: the head of its chain is gone")
+        return row
 
     # sealed working set
 
@@ -521,19 +529,31 @@ class SqliteStore:
         with self._writing(self._cold) as connection:
             self._keep(connection, checkpoint)
 
-    @staticmethod
-    def _keep(connection: sqlite3.Connection, checkpoint: Checkpoint) -> None:
+    def _keep(self, connection: sqlite3.Connection, made: Checkpoint) -> None:
+        last = self._last_checkpoint(connection)
+        if made.number != last + 1:
+            raise VersionConflict(f"checkpoint {made.number} cannot follow {last}")
         connection.execute(
-            "INSERT INTO checkpoint (at_ms, heads, signature, cut) VALUES (?, ?, ?, ?)",
-            (checkpoint.at_ms, rows.dump_links(checkpoint.heads), checkpoint.signature, checkpoint.cut),
+            "INSERT INTO checkpoint VALUES (?, ?, ?, ?, ?, ?)",
+            (made.number, made.at_ms, rows.dump_links(made.heads), made.signature, made.cut, made.previous),
         )
+
+    @staticmethod
+    def _last_checkpoint(connection: sqlite3.Connection) -> int:
+        """SQLite remembers the highest number itself, though the row be gone."""
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'checkpoint'").fetchone()
+        return 0 if row is None else row[0]
+
+    def last_checkpoint(self) -> int:
+        with self._reading(self._cold) as connection:
+            return self._last_checkpoint(connection)
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         with self._reading(self._cold) as connection:
-            found = connection.execute("SELECT at_ms, heads, signature, cut FROM checkpoint ORDER BY id").fetchall()
-        return tuple(
-            Checkpoint(at_ms, rows.load_links(heads), signature, bool(cut)) for at_ms, heads, signature, cut in found
-        )
+            found = connection.execute(
+                "SELECT at_ms, heads, signature, cut, number, previous FROM checkpoint ORDER BY number"
+            ).fetchall()
+        return tuple(rows.checkpoint(*row) for row in found)
 
     def forget_receipts(self, before_ms: int, checkpoint: Checkpoint) -> int:
         rows.check_cut(checkpoint, self.heads(before_ms))
@@ -602,7 +622,7 @@ class SqliteStore:
     def _index_some(self, seat: _Seat) -> bool:
         """Moves the watermark by one chunk; True when there may be more. Only the merging holds up writers."""
         with self._reading(seat) as connection:
-            indexed = connection.execute("SELECT indexed FROM chain").fetchone()[0]
+            indexed = self._chain_row(connection, "indexed")[0]
             found = connection.execute(
                 "SELECT sequence, at_ms, id, scope, payload FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
                 (indexed, _INDEX_CHUNK),
@@ -614,7 +634,7 @@ class SqliteStore:
             for cursor, at_ms, receipt_id, scope, payload in found
         )
         with self._writing(seat) as connection:
-            if connection.execute("SELECT indexed FROM chain").fetchone()[0] != indexed:
+            if self._chain_row(connection, "indexed")[0] != indexed:
                 return True
             connection.executemany(
                 "INSERT INTO posting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = merge_postings(bits, excluded.bits)",
@@ -627,6 +647,25 @@ class SqliteStore:
             )
             connection.execute("UPDATE chain SET indexed = ?", (found[-1][0],))
         return len(found) == _INDEX_CHUNK
+
+    def postings(
+        self, places: Sequence[Place], blocks: Sequence[int]
+    ) -> tuple[dict[Place, int], dict[int, tuple[int, int]]]:
+        spans: dict[int, tuple[int, int]] = {}
+        with self._reading(self._cold) as connection:
+            bits = {place: _Reader(connection, place[0])(place[1]) for place in places}
+            for block in blocks:
+                row = connection.execute("SELECT first_ms, last_ms FROM span WHERE block = ?", (block,)).fetchone()
+                if row is not None:
+                    spans[block] = row
+        return bits, spans
+
+    def reindex(self) -> None:
+        with self._writing(self._cold) as connection:
+            connection.execute("DELETE FROM posting")
+            connection.execute("DELETE FROM span")
+            connection.execute("UPDATE chain SET indexed = 0")
+        self._catch_up(self._cold)
 
     # scopes' life
 
@@ -668,7 +707,7 @@ class SqliteStore:
         connection.execute("DELETE FROM sealed WHERE scope = ?", (key,))
         connection.execute("DELETE FROM scope WHERE id = ?", (number,))
 
-    def forget_tenant(self, tenant: str) -> int:
+    def forget_tenant(self, tenant: str, vouch: Callable[[str], bytes] = unvouched) -> int:
         self._check_open()
         # Erased means erased: freed pages are overwritten, and so is the log.
         self._overwriting("ON")
@@ -676,7 +715,7 @@ class SqliteStore:
             gone = self._erase_scopes(tenant)
             while True:
                 self._catch_up(self._cold)
-                erased = self._erase_receipts(tenant)
+                erased = self._erase_receipts(tenant, vouch)
                 if not erased:
                     break
                 gone += erased
@@ -710,7 +749,7 @@ class SqliteStore:
                     break
         return gone
 
-    def _erase_receipts(self, tenant: str) -> int:
+    def _erase_receipts(self, tenant: str, vouch: Callable[[str], bytes]) -> int:
         """Erases the bodies of one chunk of a tenant's indexed receipts, and takes them out of the postings."""
         tag = tag_id(TENANT_TAG, tenant)
         with self._writing(self._cold) as connection:
@@ -729,18 +768,18 @@ class SqliteStore:
                 left ^= 1 << offset
                 cursor = bucket * BUCKET + offset
                 found = connection.execute(
-                    "SELECT scope, payload FROM receipt WHERE sequence = ?", (cursor,)
+                    "SELECT scope, payload, hash FROM receipt WHERE sequence = ?", (cursor,)
                 ).fetchone()
                 # Its bit goes with this chunk even if retention took it or somebody emptied it: else this would never end.
                 tags = [f"{TENANT_TAG}={tenant}"]
                 taken.append((cursor, 0, tags))
                 if found is None:
                     continue
-                scope, payload = found
+                scope, payload, hashed = found
                 tags.extend(rows.erased_tags(scope, payload))
                 connection.execute(
                     "UPDATE receipt SET body_hash = ?, payload = NULL, scope = x'' WHERE sequence = ? AND payload IS NOT NULL",
-                    (bytes.fromhex(body_hash(rows.unpack(payload)[1])), cursor),
+                    (rows.erased_column(payload, hashed, vouch), cursor),
                 )
             for (place, gone_tag), bits in gather(taken)[0].items():
                 self._take_out(connection, place, gone_tag, bits)
