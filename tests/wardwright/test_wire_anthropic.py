@@ -497,3 +497,31 @@ def test_a_message_may_ask_for_another_output_format() -> None:
     plain = {"role": "user", "content": "y", "output_config": {"effort": "low"}}
     body = {"model": "m", "messages": [message, plain], "output_config": {"format": form("a")}}
     assert parse_request(body).response_format == {"title": "b"}
+
+
+@pytest.mark.parametrize(
+    ("block", "delta"),
+    [
+        ({"type": "thinking", "thinking": ""}, {"type": "text_delta", "text": "x"}),
+        ({"type": "tool_use", "id": "a", "name": "f", "input": {}}, {"type": "text_delta", "text": "x"}),
+        ({"type": "text", "text": ""}, {"type": "input_json_delta", "partial_json": "{}"}),
+        ({"type": "text", "text": ""}, {"type": "thinking_delta", "thinking": "x"}),
+    ],
+)
+def test_a_piece_fits_its_block(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Clients that show every piece of text would show one that belongs to no text, which nobody would have read."""
+    with pytest.raises(WireError) as caught:
+        stream(
+            START,
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_delta", "index": 0, "delta": delta},
+        )
+    assert str(caught.value) == f"block 0 is {block['type']!r}, so {delta['type']!r} may not add to it"
+
+
+def test_an_event_is_what_its_name_says() -> None:
+    """Clients go by the name of an event or by the type inside it, so these may not contradict each other."""
+    assembler = StreamAssembler()
+    with pytest.raises(WireError) as caught:
+        assembler.feed(b"event: ping\ndata: " + orjson.dumps(START) + b"\n\n")
+    assert str(caught.value) == "an event named 'ping' says that it is 'message_start'"

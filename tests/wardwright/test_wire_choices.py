@@ -117,3 +117,12 @@ def test_an_unknown_word_in_a_choice_is_refused(parse: Any, choice: dict[str, An
     with pytest.raises(WireError) as caught:
         parse("a", choice=choice)
     assert str(caught.value) == f"field 'also' is not known here, so it may not pass - at `$.{path}`"
+
+
+def test_a_choice_that_names_two_things_is_refused() -> None:
+    """A custom tool beside a function would be forced unseen by whoever reads it first; an empty field names nothing."""
+    choice = {"type": "function", "function": {"name": "a"}, "custom": {"name": "shell_exec"}}
+    with pytest.raises(WireError) as caught:
+        chat("a", tool_choice=choice)
+    assert str(caught.value) == "a tool choice names one thing - at `$.tool_choice`"
+    assert chat("a", "b", tool_choice={**choice, "custom": None}).tool_choice == ToolChoice("tool", ("a",))

@@ -697,3 +697,23 @@ def test_a_final_response_that_lists_other_tools_is_refused() -> None:
     with pytest.raises(WireError) as caught:
         assembler.turn()
     assert str(caught.value) == "the streamed items and the final response disagree"
+
+
+def test_text_adds_to_messages_only() -> None:
+    """Clients that show every piece of text would show one that belongs to a call, which nobody would have read."""
+    assembler = stream(
+        event("output_item.added", output_index=0, item=CALL),
+        event("output_text.delta", output_index=0, content_index=0, delta="x"),
+        completed(CALL),
+    )
+    with pytest.raises(WireError) as caught:
+        assembler.turn()
+    assert str(caught.value) == "output item 0 is no message, so text may not add to it"
+
+
+def test_an_event_is_what_its_name_says() -> None:
+    """Clients go by the name of an event or by the type inside it, so these may not contradict each other."""
+    assembler = StreamAssembler()
+    with pytest.raises(WireError) as caught:
+        assembler.feed(b"event: keepalive\ndata: " + orjson.dumps(completed(CALL)) + b"\n\n")
+    assert str(caught.value) == "an event named 'keepalive' says that it is 'response.completed'"

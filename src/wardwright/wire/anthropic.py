@@ -641,6 +641,17 @@ _PIECES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
+# Delta -> how the type of its block ends. Some clients show every piece of text, whatever it is a piece of.
+_FITS: Final[Mapping[str, str]] = {
+    "text_delta": "text",
+    "citations_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+    "input_json_delta": "tool_use",
+    "compaction_delta": "compaction",
+}
+
+
 class StreamAssembler(Assembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
 
@@ -689,7 +700,7 @@ class StreamAssembler(Assembler):
 
     def _take(self, event: Event) -> None:
         said = read(event.data)
-        kind = text_of(said, "type", "") or event.name
+        kind = self._kind(event, said)
         if kind == "ping":
             return
         if self._ended:
@@ -727,6 +738,9 @@ class StreamAssembler(Assembler):
 
     def _grow(self, index: int, delta: Object) -> None:
         kind = text_of(delta, "type", "delta")
+        block = text_of(self._blocks[index], "type", "content_block")
+        if kind in _FITS and not block.endswith(_FITS[kind]):
+            raise WireError(f"block {index} is {block!r}, so {kind!r} may not add to it")
         if kind == "citations_delta":
             self._citations.setdefault(index, []).append(delta.get("citation"))
             return

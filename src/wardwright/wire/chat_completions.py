@@ -644,6 +644,8 @@ def _choice(choice: Json, path: str, tools: Sequence[DeclaredTool], passing: Col
         raise wrong(path, "a string or an object", choice)
     if not _CHOICE_FIELDS.issuperset(choice):
         check_fields(choice, _CHOICE_FIELDS, {}, passing, path)
+    if len(choice) > 2 and sum(value is not None for value in choice.values()) > 2:
+        raise WireError(f"a tool choice names one thing - at `$.{path}`")
     if choice.get("type") == "allowed_tools":
         allowed = object_of(choice, "allowed_tools", path)
         return forcing(allowed_choice(allowed, f"{path}.allowed_tools", _chosen), tools)

@@ -822,7 +822,7 @@ class StreamAssembler(Assembler):
         if self._end:
             raise WireError("the stream went on after its end")
         said = read(event.data)
-        kind = text_of(said, "type", "") or event.name
+        kind = self._kind(event, said)
         if kind in _PIECES:
             key, source = _PIECES[kind]
             self._at(said).piece(key, _part(said), text_of(said, source, ""))
@@ -946,7 +946,8 @@ class _Growing:
             else:
                 item[key] = text
         if parts:
-            item.setdefault("type", "message")
+            if item.setdefault("type", "message") != "message":
+                raise WireError(f"output item {self._index} is no message, so text may not add to it")
             item.setdefault("role", "assistant")
             item["content"] = parts
         return item

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from wardwright.errors import WireError
-from wardwright.wire.body import MAX_BYTES, Json, Object, is_json
+from wardwright.wire.body import MAX_BYTES, Json, Object, is_json, text_of
 
 DONE: Final = b"[DONE]"
 """The last event of OpenAI's streams; no JSON."""
@@ -48,6 +48,13 @@ class Assembler:
 
     def _take(self, event: Event) -> None:
         raise NotImplementedError
+
+    def _kind(self, event: Event, said: Object) -> str:
+        """The type inside an event, else its name. Clients go by either, so they must not contradict each other."""
+        inside = text_of(said, "type", "")
+        if inside and event.name and event.name not in (inside, "message"):
+            raise WireError(f"an event named {event.name!r} says that it is {inside!r}")
+        return inside or event.name
 
     def _failed(self, error: Json, event: Object) -> None:
         self.errors.append(error if isinstance(error, dict) else event)
