@@ -24,13 +24,16 @@ class ClaudeHarness(AdapterHarness):
         self.home.mkdir()
         self.workspace.mkdir()
 
-    def options(self, **options: Any) -> claude_agent_sdk.ClaudeAgentOptions:
+    def options(
+        self, *, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> claude_agent_sdk.ClaudeAgentOptions:
         environment = {
             "ANTHROPIC_BASE_URL": self.server.url,
             "ANTHROPIC_API_KEY": "any",
             "HOME": str(self.home),
             # A rejected request is else sent again without what the CLI tries out.
             "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
+            **(environment or {}),
         }
         return claude_agent_sdk.ClaudeAgentOptions(env=environment, cwd=self.workspace, **options)
 
