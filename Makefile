@@ -28,8 +28,8 @@ MAKEFLAGS += --no-print-directory
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-run: setup ## run the quickstart example
-	@$(BIN)/python examples/quickstart.py
+run: setup ## show a coding agent that fails, is rolled back and recovers
+	@$(BIN)/python examples/coding_agent.py
 
 test: setup ## run the tests that need nothing but Python (under 5 minutes)
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not heavy" $(PYTEST_ARGS)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# Colours and models of whoever runs the tests.
+NOT_OURS = ("NO_COLOR", "FORCE_COLOR", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL")
 
 
 def run(name: str, **environment: str) -> str:
-    plain = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
+    plain = {key: value for key, value in os.environ.items() if key not in NOT_OURS}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name)],
         capture_output=True,
@@ -91,3 +93,64 @@ def test_the_quickstart_is_coloured_unless_told_not_to() -> None:
 
     assert colour.search(run("quickstart.py", FORCE_COLOR="1"))
     assert not colour.search(run("quickstart.py", FORCE_COLOR="1", NO_COLOR="1"))
+
+
+@pytest.fixture(scope="module")
+def coding() -> str:
+    return run("coding_agent.py")
+
+
+def test_the_coding_agent_is_denied_an_edit_of_what_it_has_not_read(coding: str) -> None:
+    """The policy that comes with the file tools speaks first."""
+    assert (
+        "      Cannot write to CHANGELOG.md without reading it first\n      denied by a policy: it did not run\n"
+        in coding
+    )
+
+
+def test_the_coding_agent_fails_and_its_files_are_as_before(coding: str) -> None:
+    """Three files were written when the call failed."""
+    failed = after(coding, "✗ rename_symbol(old='total', new='return')\n")
+
+    assert failed.startswith(
+        "      Cannot rename total to return: shop/cart.py would not be Python any more (line 4). "
+        "Choose a name that is no keyword, then retry.\n"
+        "      failed: every change it made was taken back\n"
+        "      now: def total(prices):\n"
+    )
+
+
+def test_the_coding_agent_is_sent_back_to_work_and_recovers(coding: str) -> None:
+    """Saying that all is done does not make it so."""
+    sent_back = after(coding, "↩ The model wants to end, and is sent back to work\n")
+
+    assert sent_back.startswith(
+        "      These files still use the name total: shop/cart.py, shop/receipt.py, shop/tax.py."
+    )
+    assert "kept: shop/cart.py, shop/receipt.py, shop/tax.py\n" in sent_back
+    assert coding.endswith("\n7 calls, each recorded once: 5 ok, 1 denied, 1 failed.\n")
+
+
+@pytest.fixture(scope="module")
+def deploying() -> str:
+    return run("deploy_pipeline.py")
+
+
+def test_the_pipeline_is_not_left_out_of_order(deploying: str) -> None:
+    """What was not tested is not deployed, and the model reads what to call first."""
+    denied = after(deploying, "⊘ deploy_staging(version='1.4')\n")
+
+    assert denied.startswith(
+        "      Cannot call 'deploy_staging' - missing required tools: test\n"
+        "      Call these tools first, then retry deploy_staging.\n"
+    )
+    assert "✓ deploy_staging(version='1.4')\n      app-1.4 runs in staging\n" in denied
+
+
+def test_the_pipeline_waits_for_a_person(deploying: str) -> None:
+    """Production is suspended until somebody approves that very call; nothing else was deployed."""
+    waiting = after(deploying, "… deploy_production(version='1.4')\n")
+
+    assert "waits for an approval: it did not run" in waiting
+    assert "A person approves: deploy_production\n\n  ✓ deploy_production(version='1.4')\n" in waiting
+    assert "  deployed: 1.4 in staging, 1.4 in production\n" in waiting
