@@ -183,6 +183,47 @@ def test_a_kill_during_recovery_is_recovered(tmp_path: Path, caplog: pytest.LogC
         shutil.rmtree(root)
 
 
+def take_back_twice(root: Path) -> None:
+    """Put files into the places of others, and take it back: in a scope inside, then all of it."""
+    fs = HostFilesystem(root)
+
+    def swap(_: Scope) -> None:
+        fs.move("a.txt", "old.txt")
+        fs.write("a.txt", "another file")
+        fs.move("src", "docs/src")
+        fs.write("src", "a file where a directory was")
+        fs.delete("docs", recursive=True)
+        fs.write("docs/new", "a directory where another was")
+
+    def both(call: Scope) -> None:
+        with_scope(swap, call, keep=False)
+        fs.write("bin/run", "between")
+        swap(call)
+
+    with_scope(both, keep=False)
+
+
+def test_what_is_undone_is_not_undone_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Killed anywhere in a rollback, and once more while the rest is undone, a file that was put back stays (invariant 1)."""
+    caplog.set_level(logging.ERROR)
+    pattern = tmp_path / "pattern"
+    make_tree(pattern)
+    counted = tmp_path / "counted"
+    shutil.copytree(pattern, counted, symlinks=True)
+    before = _alone(disk_tree(pattern))
+    lines = lines_of(lambda: take_back_twice(counted))
+    assert disk_tree(counted) == before
+    chance = random.Random(16)
+    for point in range(lines // 4, lines, max(lines // 90, 1)):
+        root = tmp_path / str(point)
+        shutil.copytree(pattern, root, symlinks=True)
+        killed(lambda root=root: take_back_twice(root), point)
+        killed(lambda root=root: HostFilesystem(root).close(), chance.randint(60, 400))
+        HostFilesystem(root).close()
+        assert disk_tree(root) == before, f"killed at line {point} of {lines}"
+        shutil.rmtree(root)
+
+
 def test_a_write_outside_of_transactions_is_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed at any point, a recursive copy outside of any transaction has happened or not."""
     caplog.set_level(logging.ERROR)

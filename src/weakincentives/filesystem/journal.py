@@ -1,7 +1,8 @@
 """The undo journal of a disk tree: decides how each change is recorded, undone, kept, and recovered after a crash.
 
 INVARIANTS (docs/decisions/0014-disk-journal.md says why; tests cite the numbers)
- 1. A step is recorded before it is done; its inverse does nothing where it was not done or is undone already.
+ 1. A step is recorded before it is done and struck after it is undone; the inverse of the last one recorded does nothing
+    where it was not done or is undone already.
  2. No step writes through an inode that was there before.
  3. A transaction is undecided while its log holds records; cutting the log to nothing commits it.
  4. A commit that a durable session logs too notes the session first, and is decided by that session.
@@ -59,7 +60,7 @@ class Witness(Protocol):
 class Step:
     """One change of the tree. Exists before the change is made."""
 
-    __slots__ = ("kept", "number", "path", "target", "verb")
+    __slots__ = ("kept", "number", "offset", "path", "target", "verb")
 
     def __init__(self, number: int, verb: Verb, path: str, kept: str = "", target: str = "") -> None:
         self.number = number
@@ -69,6 +70,8 @@ class Step:
         self.kept = kept
         """The name of what was there before, in the slot."""
         self.target = target
+        self.offset = 0
+        """Where its record stands in the log."""
 
 
 @final
@@ -93,15 +96,15 @@ def _record(*parts: str) -> bytes:
     return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
 
 
-def _records(data: bytes) -> Generator[list[str]]:
-    """All whole records from the start; a torn one belongs to a step that was not begun (invariant 1)."""
+def _records(data: bytes) -> Generator[tuple[int, list[str]]]:
+    """All whole records from the start, and where they stand; a torn one belongs to a step that was not begun (invariant 1)."""
     at = 0
     while at + _FRAME.size <= len(data):
         length, checksum = _FRAME.unpack_from(data, at)
         payload = data[at + _FRAME.size : at + _FRAME.size + length]
         if not length or len(payload) < length or zlib.crc32(payload) != checksum:
             return
-        yield [os.fsdecode(part) for part in payload.split(b"\0")]
+        yield at, [os.fsdecode(part) for part in payload.split(b"\0")]
         at += _FRAME.size + length
 
 
@@ -145,6 +148,11 @@ class Slot:
                 os.ftruncate(self.log, self.end)
             raise
         self.end += len(data)
+
+    def cut_back(self, offset: int) -> None:
+        """Forget the records from there on. No space is needed for that."""
+        self.end = 0 if offset <= len(self.head) else offset
+        os.ftruncate(self.log, self.end)
 
     def cut(self) -> None:
         os.ftruncate(self.log, 0)
@@ -330,6 +338,7 @@ class Work:
         journal = self.txn.journal
         slot = self.txn.slot
         step = Step(next(journal.numbers), verb, path, kept, target)
+        step.offset = slot.end or len(slot.head)
         record = _record(verb, path, kept, target)
         self.steps.append(step)
         try:
@@ -343,8 +352,7 @@ class Work:
     def _cancel(self, step: Step) -> None:
         """The step was refused: its inverse must not run."""
         self.steps.remove(step)
-        slot = self.txn.slot
-        slot.write(_record("cancel", str(len(self.steps))))
+        self.txn.slot.cut_back(step.offset)
 
     def put(self, fd: int, path: str, name: str, temporary: str, *, exists: bool) -> None:
         """Give a file in the slot its place in the tree; what is there is kept."""
@@ -431,12 +439,16 @@ class Work:
                     break
                 step = work.steps[-1]
                 try:
-                    txn.journal.undo(txn.slot, step)
+                    whole = txn.journal.undo(txn.slot, step)
                 except OSError as error:
                     error.add_note(f"while undoing: {step.verb} {shown(step.path)}")
                     causes.append(error)
-                    left.append((work, step))
+                    whole = False
                 work.steps.pop()
+                if whole or not causes:
+                    self._strike(step, is_last=not left)
+                else:
+                    left.append((work, step))
         finally:  # nothing is lost: a later attempt, or the next opening, tries again
             for work, step in reversed(left):
                 work.steps.append(step)
@@ -444,6 +456,15 @@ class Work:
                 work.ours.clear()
         if causes:
             raise RollbackError(_NOT_UNDONE, causes)
+
+    def _strike(self, step: Step, *, is_last: bool) -> None:
+        """Take an undone step out of the log: undone again after steps before it, it would destroy what they put back."""
+        txn = self.txn
+        with suppress(OSError):  # undoing the last one again does no harm, and it is tried with the next one
+            if is_last and not any(each.steps and each.steps[-1].number > step.number for each in txn.live):
+                txn.slot.cut_back(step.offset)
+            else:
+                txn.slot.write(_undone(step))
 
     def _end_inside(self) -> None:
         """Undo what scopes inside did that have not ended, or could not be undone: it does not count."""
@@ -795,19 +816,22 @@ class Journal:
 
     def _resolve(self, fd: int, log: int, data: bytes) -> None:
         """Undo what one log holds, unless it was decided."""
-        txn_id, sessions, steps = "", [""][:0], list[Step]()
-        for verb, *rest in _records(data):
+        txn_id, sessions, steps = "", [""][:0], dict[int, Step]()
+        end = 0
+        for offset, (verb, *rest) in _records(data):
+            end = offset + len(_record(verb, *rest))
             match verb:
                 case "begin":
                     txn_id = rest[0]
                 case "ask":
                     sessions = rest
-                case "cancel":
-                    del steps[-1:]
                 case "create" | "replace" | "remove" | "mkdir" | "move":
                     if not _is_ours(verb, rest):  # written by somebody else, to have us reach out of the root
                         raise JournalError.forged(self.root, self._path)
-                    steps.append(Step(len(steps) + 1, verb, *rest))
+                    step = steps[offset] = Step(len(steps) + 1, verb, *rest)
+                    step.offset = offset
+                case "undone":
+                    steps.pop(int(rest[0]) if rest[0].isdecimal() else -1, None)
                 case _:
                     raise JournalError(
                         f"Cannot recover {self.root}: its journal {self._path} was written by a newer program."
@@ -820,35 +844,47 @@ class Journal:
                 os.ftruncate(log, 0)
                 return
         causes: list[Exception] = []
-        for step in reversed(steps):
+        for step in reversed(steps.values()):
             try:
-                self._undo(fd, step)
+                whole = self._undo(fd, step, sure=False)
             except OSError as error:
                 error.add_note(f"while undoing: {step.verb} {shown(step.path)}")
                 causes.append(error)
+                continue
+            # As `Work` does: what is undone must not be undone again by the next one who recovers.
+            if not causes:
+                os.ftruncate(log, end := step.offset)
+            elif whole:
+                with suppress(OSError):
+                    end += os.pwrite(log, _undone(step), end)
         if causes:
             raise RollbackError(_NOT_UNDONE, causes)
-        self.sync_directories(step.path for step in steps)
+        self.sync_directories(step.path for step in steps.values())
         os.ftruncate(log, 0)
         if steps:
             _logger.warning("%s: rolled back %d changes of an interrupted transaction", self.root, len(steps))
 
     # -- undo ------------------------------------------------------------------------------------------------------
 
-    def undo(self, slot: Slot, step: Step) -> None:
-        self._undo(slot.fd, step)
+    def undo(self, slot: Slot, step: Step) -> bool:
+        return self._undo(slot.fd, step, sure=True)
 
-    def _undo(self, slot: int, step: Step) -> None:
-        """The inverse of a step; nothing if it was not done, or is undone already."""
+    def _undo(self, slot: int, step: Step, *, sure: bool) -> bool:
+        """The inverse of a step; nothing if it was not done, or is undone already. `sure`: it is known that it was done.
+
+        False: a directory stays, because something is in it.
+        """
         directory, _, name = step.path.rpartition("/")
         try:
             fd = self._anchor.directory(directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if sure and isinstance(error, NotADirectoryError):  # somebody has put something else in its place
+                raise
             if step.kept and _there(slot, step.kept):
                 raise
             if step.verb == "move" and self._is_there(step.target):
                 raise
-            return
+            return True
         try:
             match step.verb:
                 case "create":
@@ -859,7 +895,9 @@ class Journal:
                         os.rmdir(name, dir_fd=fd)
                     except OSError as error:
                         # What others put there is theirs, and the directory with it.
-                        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                            return False
+                        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                             raise
                 case "replace" | "remove":
                     try:
@@ -871,6 +909,7 @@ class Journal:
                             raise
                 case "move":
                     self._move_back(step.target, fd, name)
+            return True
         finally:
             os.close(fd)
 
@@ -1005,6 +1044,10 @@ def _is_ours(verb: str, fields: Sequence[str]) -> bool:
         and (kept.isdecimal() if verb in ("replace", "remove") else not kept)
         and (verb == "move" or not target)
     )
+
+
+def _undone(step: Step) -> bytes:
+    return _record("undone", str(step.offset))
 
 
 def _read(fd: int) -> bytes:
