@@ -162,8 +162,10 @@ def build(
     """The receipt of one exchange: its gates in the order they were judged. `rules` are those of `rules_of`."""
     first, last = judged[0], _deciding(judged)
     turn = first.turn
-    shown = [_Shown(one, judged, rules, key, capture=capture) for one in judged]
-    gates = [_gate(one, words, capture=capture) for one, words in zip(judged, shown, strict=True)]
+    hidden = False if capture else any(_tells(finding) for one in judged for finding in one.ruling.findings)
+    shown = {id(one): _Shown(one, judged, rules, key) for one in judged} if hidden else {}
+    gates = [_gate(one, shown.get(id(one)), capture=capture) for one in judged]
+    message = last.ruling.message
     selectors = _selectors(judged, rules)
     reply = next((one.turn for one in reversed(judged) if one.turn.usage is not None), None)
     return _kept(
@@ -189,7 +191,7 @@ def build(
                     "gate": last.ruling.gate,
                     "decision": last.ruling.decision,
                     "rule_id": last.ruling.rule_id,
-                    "message": shown[judged.index(last)].message(last.ruling.message),
+                    "message": shown[id(last)].message(message) if hidden else message,
                     "tool_context": _context(last.ruling),
                     "tool_policy_selectors": selectors,
                     "gates": gates,
@@ -440,19 +442,21 @@ def _claims(turn: Turn, key: bytes) -> dict[str, Any] | None:
     return {"trusted": turn.claims_trusted, "digest": text_digest(key, canonical(turn.claims).decode())}
 
 
+def _tells(finding: Finding) -> bool:
+    """Whether its words repeat what a model or a caller wrote."""
+    return bool(finding.error) or "problems" in finding.evidence
+
+
 class _Shown:
     """What may be told of the findings of one gate: the same words as the model reads, but for what it or the caller wrote."""
 
-    __slots__ = ("_capture", "_key", "_told")
+    __slots__ = ("_key", "_told")
 
-    def __init__(
-        self, gate: Judged, judged: Sequence[Judged], rules: Mapping[str, Rule], key: bytes, *, capture: bool
-    ) -> None:
-        self._capture = capture
+    def __init__(self, gate: Judged, judged: Sequence[Judged], rules: Mapping[str, Rule], key: bytes) -> None:
         self._key = key
         self._told: dict[tuple[str, ...], list[str]] = {}
         """Problems as the model reads them, and as they are kept."""
-        for finding in () if capture else gate.ruling.findings:
+        for finding in gate.ruling.findings:
             problems = finding.evidence.get("problems")
             if problems:
                 called = {gate.ruling.facts[place].raw_name for place in finding.facts}
@@ -467,15 +471,13 @@ class _Shown:
 
     def evidence(self, finding: Finding) -> dict[str, Any]:
         evidence = dict(finding.evidence)
-        if self._told and "problems" in evidence:
+        if evidence.get("problems"):
             evidence["problems"] = self._told[tuple(evidence["problems"])]
         return evidence
 
     def error(self, error: str) -> str:
         """The kind of failure; its text may repeat anything."""
-        if self._capture or not error:
-            return error
-        return f"{error.partition(':')[0]} ({_hidden(error, self._key)})"
+        return f"{error.partition(':')[0]} ({_hidden(error, self._key)})" if error else ""
 
 
 def _declared(schemas: Sequence[Any]) -> set[str]:
@@ -569,7 +571,7 @@ def _controls(ruling: Ruling) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def _gate(judged: Judged, shown: _Shown, *, capture: bool) -> dict[str, Any]:
+def _gate(judged: Judged, shown: _Shown | None, *, capture: bool) -> dict[str, Any]:
     ruling, turn = judged.ruling, judged.turn
     used = {place for finding in ruling.findings for place in finding.facts}
     kept = [place for place, fact in enumerate(ruling.facts) if fact.source != "declared_tool" or place in used]
@@ -583,7 +585,7 @@ def _gate(judged: Judged, shown: _Shown, *, capture: bool) -> dict[str, Any]:
             "decision": ruling.decision,
             "phase": ruling.phase,
             "rule_id": ruling.rule_id,
-            "message": shown.message(ruling.message),
+            "message": ruling.message if shown is None else shown.message(ruling.message),
             "facts": [_fact(ruling.facts[place], capture=capture) for place in kept],
             "candidates": _candidates(ruling, places),
             "findings": [_finding(finding, places, shown) for finding in ruling.findings],
@@ -656,19 +658,19 @@ def _verdict(finding: Finding) -> str:
     return "matched" if finding.enforced else "observed"
 
 
-def _finding(finding: Finding, places: Mapping[int, int], shown: _Shown) -> dict[str, Any]:
+def _finding(finding: Finding, places: Mapping[int, int], shown: _Shown | None) -> dict[str, Any]:
     record = _kept(
         {
             "rule_id": finding.rule_id,
             "kind": finding.kind,
             "action": finding.action.name,
             "effect": finding.effect,
-            "message": shown.message(finding.message),
+            "message": finding.message,
             "facts": [places[place] for place in finding.facts if place in places],
             "call_id": finding.call_id,
-            "evidence": shown.evidence(finding),
+            "evidence": dict(finding.evidence) if shown is None else shown.evidence(finding),
             "lifted": finding.lifted,
-            "error": shown.error(finding.error),
+            "error": finding.error if shown is None else shown.error(finding.error),
             "bundle": finding.bundle,
         }
     )
