@@ -76,7 +76,9 @@ def test_the_only_server_of_the_provider_is_forced_by_its_label() -> None:
     assert turn.tool_choice == ToolChoice("tool", ("mcp:s",))
 
 
-@pytest.mark.parametrize("choice", ["auto", "none", {"type": "function", "function": {"name": "a"}}])
+@pytest.mark.parametrize(
+    "choice", ["auto", "none", {"type": "function", "function": {"name": "a"}}, {"name": "shell_exec"}]
+)
 def test_two_words_on_the_choice_are_refused(choice: Any) -> None:
     """The older field may not force a tool behind the back of the newer one."""
     with pytest.raises(WireError) as caught:
@@ -110,6 +112,7 @@ def test_a_forced_member_of_a_toolset_has_its_whole_name() -> None:
         (messages, {"type": "auto", "also": "x"}, "tool_choice"),
         (items, {"type": "function", "name": "a", "also": "x"}, "tool_choice"),
         (lambda *names, choice: chat(*names, tool_choice=choice), {"type": "function", "also": "x"}, "tool_choice"),
+        (lambda *names, choice: chat(*names, function_call=choice), {"name": "a", "also": "x"}, "function_call"),
     ],
 )
 def test_an_unknown_word_in_a_choice_is_refused(parse: Any, choice: dict[str, Any], path: str) -> None:

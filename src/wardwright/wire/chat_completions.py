@@ -630,9 +630,10 @@ def _tool_choice(fields: Object, tools: Sequence[DeclaredTool], passing: Collect
     legacy = fields.get("function_call")
     if legacy is None:
         return None if choice is None else _choice(choice, "tool_choice", tools, passing)
-    if choice is not None and choice != legacy:
+    if choice is not None and (choice != legacy or isinstance(legacy, dict)):
         raise WireError("'tool_choice' and 'function_call' both choose; send one of them")
     if isinstance(legacy, dict):
+        check_fields(legacy, {"name"}, {}, passing, "function_call")
         return ToolChoice("tool", (named(legacy, "function_call"),))
     return _choice(legacy, "function_call", tools, passing)
 
@@ -644,7 +645,7 @@ def _choice(choice: Json, path: str, tools: Sequence[DeclaredTool], passing: Col
         raise wrong(path, "a string or an object", choice)
     if not _CHOICE_FIELDS.issuperset(choice):
         check_fields(choice, _CHOICE_FIELDS, {}, passing, path)
-    if len(choice) > 2 and sum(value is not None for value in choice.values()) > 2:
+    if len(choice) > 2 and sum(choice.get(name) is not None for name in _CHOICE_FIELDS) > 2:
         raise WireError(f"a tool choice names one thing - at `$.{path}`")
     if choice.get("type") == "allowed_tools":
         allowed = object_of(choice, "allowed_tools", path)
