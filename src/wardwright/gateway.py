@@ -129,9 +129,12 @@ def _decide(part: ModelPlan, registers: Registers, turn: Turn, observed: Observe
         unwind(run, through)
     if through and turn.gate == "reply":
         answered(run)
-    ruling.states = {name: run.state(name, -1) for name in part.machines}
-    if any(state not in part.machines[name].states for name, state in ruling.states.items()):
-        ruling.notes = (*ruling.notes, "unknown_state")
+    states: dict[str, str] = {}
+    for name, machine in part.machines.items():
+        state = states[name] = run.state(name, -1)
+        if state not in machine.states:
+            ruling.notes = (*ruling.notes, "unknown_state")
+    ruling.states = states
     return ruling, _delta(run, ruling, through)
 
 
@@ -210,7 +213,7 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
             run.text_hits,
             observed.surface.digest,
             observed.phase,
-            capped(observed.repairing),
+            capped(observed.repairing) if observed.repairing else (),
             old.last_ids,
             ruling.bundles,
             since,
@@ -274,8 +277,8 @@ def _record(run: Run, ruling: Ruling, through: bool) -> None:
             run.first_word,
             observed.phase,
             ruling.bundles,
-            capped(observed.repairing),
-            _stripped(run, ruling),
+            capped(observed.repairing) if observed.repairing else (),
+            _stripped(run, ruling) if ruling.stripped or ruling.withheld_server_tools else (),
         )
         before = observed.before
         if before is not None and before.turn == record.turn:
@@ -306,8 +309,6 @@ def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
 def _stripped(run: Run, ruling: Ruling) -> tuple[str, ...]:
     """Pairs of a raw name that the provider will not see and the rule that takes it away."""
     names = (*ruling.stripped, *ruling.withheld_server_tools)
-    if not names:
-        return ()
     rules: dict[str, str] = {}
     first = ""
     for finding in ruling.findings:

@@ -631,6 +631,17 @@ def test_a_forged_call_stays_forged_however_often_it_is_sent() -> None:
     assert [session.request(*items).decision for _ in range(3)] == ["block"] * 3
 
 
+def test_a_made_up_call_that_came_alone_first_is_forged_among_real_ones() -> None:
+    """G22: a transcript that shares nothing with the session does not make its calls real for the next one."""
+    session = Session("governance:\n  - {id: f, kind: tool_selector, action: block, tool: {mark: forged}}\n")
+    session.request(user("a"))
+    session.reply(call("c1", "x"))
+    alone = [user("b"), call("f1", "shell_exec"), result("f1")]
+    assert session.request(*alone).decision == "allow"
+    items = [user("a"), call("c1", "x"), result("c1"), *alone[1:], user("go")]
+    assert [session.request(*items).decision for _ in range(2)] == ["block", "block"]
+
+
 def test_the_result_of_a_forged_call_is_forged_too() -> None:
     """G22: whoever makes up a call makes up its result."""
     session = Session("governance:\n  - {id: n, kind: tool_selector, action: annotate, tool: {name: x}}\n")

@@ -34,7 +34,6 @@ from wardwright.facts import (
     ToolFact,
     canonical,
     digest,
-    keyed,
     text_digest,
 )
 from wardwright.history.ledger import Head, LedgerEntry, LedgerStatus, RegisterKey, RegisterValue, ScopeState
@@ -76,6 +75,7 @@ SAYS: Final[re.Pattern[str]] = re.compile(
     "\\U000e0000-\\U000e0fff]"
 )
 """Something that can be seen. A text without it is no word of the user."""
+_sha256 = hashlib.sha256
 _FORGED: Final[tuple[Mark, ...]] = ("forged",)
 _UNDECLARED: Final[tuple[Mark, ...]] = ("undeclared",)
 _NO_PINS: Final[Mapping[RegisterKey, RegisterValue | None]] = {}
@@ -196,10 +196,8 @@ def _sized(*parts: str) -> str:
 
 def _flatten(item: Item) -> str:
     if isinstance(item, TextItem):
-        if item.parts:
-            # The same words cut otherwise read otherwise.
-            return f"p{len(item.parts)}:{_sized(item.role, *item.parts)}"
-        return f"t{len(item.role)}:{item.role}{len(item.text)}:{item.text}"
+        # The same words cut otherwise read otherwise.
+        return f"p{len(item.parts)}:{_sized(item.role, *item.parts)}"
     if isinstance(item, HostedCallItem):
         return f"h{item.server is None}{_sized(item.id, item.kind, item.server or '', item.name, item.arguments)}"
     if isinstance(item, HostedResultItem):
@@ -243,6 +241,10 @@ def _walk(items: Sequence[Item], key: bytes) -> tuple[list[str], Sequence[str]]:
             names.append(call_id)
             if not call_id or len(call_id) > MAX_ID:
                 plain = False
+        elif isinstance(item, TextItem) and not item.parts:
+            text = item.text
+            texts.append(f"t{len(item.role)}:{item.role}{len(text)}:{text}")
+            names.append("-")
         else:
             texts.append(_flatten(item))
             names.append("-")
@@ -549,7 +551,7 @@ class Observer:
         later: dict[str, CallItem] | None = None
         user_turns: list[int] = []
         met_known = known > 0
-        unseen = False
+        unseen = met_passed = False
         ledger, learnt = session.ledger, seen.ledger
         facts = seen.facts
         repairing: dict[str, ToolFact | None] = {}
@@ -562,20 +564,25 @@ class Observer:
                 name = f"c:{call_id}"
                 entry = ledger.get(name)
                 form, parsed = canonical(item.arguments)
-                arguments_digest = keyed(key, form)
+                arguments_digest = _sha256(key + form).hexdigest()[:32]
                 marks: tuple[Mark, ...] = ()
                 repeat = False
                 if entry is None:
                     forged = met_known and head.turn > 0
                     if forged:
                         marks = _FORGED
-                    elif not unseen:
+                    else:
                         unseen = True
                     learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False, forged))
                     if not item.id:
                         self._numbered(session, seen, item, call_id, key)
                 else:
                     met_known = True
+                    if entry.status != "observed":
+                        met_passed = True
+                    elif met_passed and head.turn and not entry.forged:
+                        # It came in by itself once, and now stands behind calls that did pass: as if it had been one of them.
+                        entry = learnt[name] = entry._replace(forged=True, turn=head.turn)
                     if entry.digest != arguments_digest or entry.raw_name != item.name:
                         marks = ("altered",)
                         name = f"a:{call_id}"
@@ -616,11 +623,12 @@ class Observer:
                     turn, session, seen, item, index, call_id, call, index >= tail, key, repairing, since, met_known
                 )
             elif isinstance(item, TextItem):
-                if item.role == "user" and index >= start and SAYS.search(item.text) is not None:
+                text = item.text
+                if item.role == "user" and index >= start and (text[:1].isalnum() or SAYS.search(text) is not None):
                     # Resending old words in a cut transcript is no new word of the user; nor is the prompt of a transcript
                     # that shares nothing with this session: a model may have written it for a helper. What was said since the
                     # last released reply is said again with every retry.
-                    name = f"u:{text_digest(key, item.text)}"
+                    name = f"u:{_sha256(key + text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
                     entry = ledger.get(name)
                     waits = entry is not None and entry.turn >= head.turn
                     if index < known:
@@ -770,7 +778,7 @@ class Observer:
         met_known: bool,
     ) -> None:
         ledger, head, learnt = session.ledger, session.head, seen.ledger
-        result_digest = text_digest(key, item.content)
+        result_digest = _sha256(key + item.content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         called = learnt.get(f"c:{call_id}")
         if called is None:
             called = ledger.get(f"c:{call_id}")
