@@ -465,3 +465,9 @@ def test_a_spoken_answer_is_read() -> None:
     assert list(whole.items) == list(streamed.turn().items) == [TextItem("assistant", "secret")]
     message = streamed.body()["choices"][0]["message"]
     assert message["audio"] == {"id": "x", "transcript": "secret", "data": "AABB", "expires_at": 1}
+
+
+def test_a_declaration_of_two_tools_is_refused() -> None:
+    """A second definition beside the one that the type names would be declared to nobody but the provider."""
+    tool = {"type": "function", "function": {"name": "f"}, "custom": {"name": "shell_exec"}}
+    assert refusal(request(tools=[tool])) == "a tool is a function or custom, not both - at `$.tools[0]`"

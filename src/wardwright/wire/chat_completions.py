@@ -595,12 +595,11 @@ def _tools(declared: list[Json], passing: Collection[str]) -> list[DeclaredTool]
         if not _DECLARATION_FIELDS.issuperset(tool):
             check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
         kind = tool.get("type", "function")
-        if kind == "function":
-            tools.append(_definition(tool.get("function"), f"tools[{index}].function", passing))
-        elif kind == "custom":
-            tools.append(_definition(tool.get("custom"), f"tools[{index}].custom", passing))
-        else:
+        if kind != "function" and kind != "custom":
             raise unknown(f"tools[{index}].type", "kind of tool", str(kind))
+        if tool.get("custom" if kind == "function" else "function") is not None:
+            raise WireError(f"a tool is a function or custom, not both - at `$.tools[{index}]`")
+        tools.append(_definition(tool.get(kind), f"tools[{index}].{kind}", passing))
     return tools
 
 
