@@ -595,7 +595,7 @@ def _tools(declared: list[Json], passing: Collection[str]) -> list[DeclaredTool]
         if not _DECLARATION_FIELDS.issuperset(tool):
             check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
         kind = tool.get("type", "function")
-        if kind != "function" and kind != "custom":
+        if not isinstance(kind, str) or kind not in ("function", "custom"):
             raise unknown(f"tools[{index}].type", "kind of tool", str(kind))
         if tool.get("custom" if kind == "function" else "function") is not None:
             raise WireError(f"a tool is a function or custom, not both - at `$.tools[{index}]`")
