@@ -437,8 +437,15 @@ class _Player:
         except GovernanceUnavailable as error:
             self._note(f"Receipt {receipt['id']}: {error}")
             return None
+        learnt = {change.scope: change.ledger for change in delta.scopes}
         for key, state in apply(registers, delta).scopes.items():
-            self.scopes[key] = state._replace(ledger=EMPTY_LEDGER)
+            # Of calls only those that never passed here are remembered, for results that answer them later; the others happened
+            # as recorded, whatever this plan makes of them.
+            ledger = registers.scopes[key].ledger if key in registers.scopes else EMPTY_LEDGER
+            for name, entry in learnt.get(key, {}).items():
+                if entry.status == "observed":
+                    ledger = ledger.set(name, entry)
+            self.scopes[key] = state._replace(ledger=ledger)
         return ruling
 
     def _note(self, note: str) -> None:

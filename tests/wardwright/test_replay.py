@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +15,7 @@ from wardwright.history import Registers, apply
 from wardwright.receipts import Judged, Outcome
 from wardwright.replay import replay
 from wardwright.simulate import read_transcript, simulate
-from wardwright.wire import Caller, CallItem, ResultItem, TextItem, Turn, Usage
+from wardwright.wire import Caller, CallItem, DeclaredTool, ResultItem, TextItem, Turn, Usage
 
 from .conversations import WIRES, conversation
 
@@ -101,6 +102,72 @@ def test_the_plan_that_ruled_rules_the_same_again(number: int) -> None:
     assert [(one.before, one.after) for one in again.changes] == []
     assert again.counts == {"same": len(made.steps), "changed": 0, "unknown": 0}
     assert again.unreplayable == ()
+
+
+def talk_of(governing: Any, *gates: tuple[str, list[Any]], tools: Sequence[DeclaredTool] = ()) -> list[Any]:
+    """Receipts of one conversation, each gate with its items."""
+    turns = [
+        Turn(cast("Any", gate), "chat_completions", "m", items, list(tools), caller=Caller(session_id="s"))
+        for gate, items in gates
+    ]
+    return recorded(governing, *([turn] for turn in turns))
+
+
+def test_a_stripped_tool_that_was_called_is_denied_again() -> None:
+    """G51, G43: what a request took away is still away in its replayed reply."""
+    governing = plan(
+        "catalog: [{match: shell_exec, namespace: shell, name: exec}]\n"
+        "governance:\n  - {id: st, kind: tool_selector, action: strip_tools, tool: {namespace: shell, source: declared_tool}}\n"
+    )
+    tools = [DeclaredTool("shell_exec"), DeclaredTool("y")]
+    asked = ("request", [TextItem("user", "a")])
+    made = talk_of(governing, asked, ("reply", [CallItem("c", "shell_exec", "{}")]), tools=tools)
+
+    assert made[1]["decision"]["decision"] == "deny_call"
+    assert replay(governing, made).counts == {"same": 2, "changed": 0, "unknown": 0}
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_invented_event_ends_no_sequence_in_a_replay_either(later: bool) -> None:
+    """G51, G22: a call that never passed frees nothing, and neither does its result, be it told in the next request."""
+    governing = plan(
+        "governance:\n  - {id: q, kind: tool_sequence, action: deny_call, after: {tool: {name: a}},"
+        " before: {tool: {name: b}}, until: {tool: {name: ok}}}\n"
+    )
+    begin: list[Any] = [TextItem("user", "a"), CallItem("c", "a", "{}"), ResultItem("c", "k")]
+    invented = [CallItem("f", "ok", "{}"), ResultItem("f", "yes")]
+    told = [("request", [*begin, invented[0]])] if later else []
+    made = talk_of(
+        governing,
+        ("request", begin[:1]),
+        ("reply", [begin[1]]),
+        *told,
+        ("request", [*begin, *invented, TextItem("user", "z")]),
+        ("reply", [CallItem("g", "b", "{}")]),
+    )
+
+    assert made[-1]["decision"]["decision"] == "deny_call"
+    again = replay(governing, made)
+    assert (again.counts["same"], again.changes, again.unreplayable) == (len(made), (), ())
+
+
+def test_the_result_of_an_imported_call_ends_no_sequence_in_a_replay_either() -> None:
+    """G51, G22: a call that a first request brought along never passed here; a replay remembers that when its result comes."""
+    governing = plan(
+        "governance:\n  - {id: q, kind: tool_sequence, action: deny_call, after: {tool: {name: a}},"
+        " before: {tool: {name: b}}, until: {tool: {name: ok, phase: result_interpretation}}}\n"
+    )
+    brought = [TextItem("user", "a"), CallItem("c", "a", "{}"), ResultItem("c", "k"), CallItem("f", "ok", "{}")]
+    made = talk_of(
+        governing,
+        ("request", brought),
+        ("reply", [TextItem("assistant", "hm")]),
+        ("request", [*brought, TextItem("assistant", "hm"), ResultItem("f", "yes")]),
+        ("reply", [CallItem("g", "b", "{}")]),
+    )
+
+    assert made[-1]["decision"]["decision"] == "deny_call"
+    assert replay(governing, made).counts == {"same": 4, "changed": 0, "unknown": 0}
 
 
 def test_another_plan_changes_what_it_changes() -> None:
