@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +56,21 @@ def test_gathering_finds_every_receipt_in_its_bucket(cursors: set[int]) -> None:
         for span in spans
         if span.block == cursor // BLOCK
     )
+
+
+def test_nothing_of_a_tag_is_held_after_it_was_indexed() -> None:
+    """Callers choose tags, of any length: neither number nor size of them is kept in memory."""
+    gather([(1, 1, ["warm=up"])])
+    tracemalloc.start()
+    try:
+        for number in range(1, 20):
+            gather([(number, 1, [f"tool_call_id={number}" + "z" * 1_000_000])])
+            tag_id("tool_call_id", f"{number}" + "z" * 1_000_000)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 1_000_000
 
 
 def test_names_and_values_do_not_run_into_each_other() -> None:
