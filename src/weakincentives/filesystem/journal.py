@@ -902,11 +902,12 @@ class Journal:
                 case "replace" | "remove":
                     try:
                         os.rename(step.kept, name, src_dir_fd=slot, dst_dir_fd=fd)
-                        # Renaming one of two names of a file to the other leaves both.
-                        os.unlink(step.kept, dir_fd=slot)
                     except FileNotFoundError:
                         if not os.fstat(slot).st_nlink:  # with the journal went what was there before
                             raise
+                    # Renaming one of two names of a file to the other leaves both.
+                    with suppress(FileNotFoundError):
+                        os.unlink(step.kept, dir_fd=slot)
                 case "move":
                     self._move_back(step.target, fd, name)
             return True
