@@ -150,7 +150,9 @@ class _Life:
         self.ready.set_running_or_notify_cancel()
         self.loop = asyncio.new_event_loop()
         self.is_over = False
+        self._forgotten = False
         self._stop = asyncio.Event()
+        self._listening = asyncio.Event()
         self._client: Any = None
         self._offers: dict[str, McpOffer] = {}
         self._stale = True
@@ -164,7 +166,8 @@ class _Life:
     # -- what callers ask, on this loop ----------------------------------------------------------------------------
 
     async def offers(self) -> list[McpOffer]:
-        await self._look()
+        if self._stale or self._blind:
+            await self._look()
         return list(self._offers.values())
 
     async def call(self, offer: McpOffer, arguments: Mapping[str, Any], key: str, progress: Progress) -> Any:
@@ -201,8 +204,7 @@ class _Life:
         if error.code == self._sdk.types.CONNECTION_CLOSED:
             self.is_over = True
             return self.gone(_PERHAPS_RUN)
-        if error.message == "Session terminated":  # how the SDK tells that a server has forgotten us
-            self.is_over = True
+        if self._forgotten:
             return self.gone(_NOT_RUN)
         return McpConnectionError(f"The MCP server '{self._server.name}' refused the call: {error.message}")
 
@@ -243,9 +245,10 @@ class _Life:
                 self._target(), mode=self._server.mode, cache=None, message_handler=self._hear
             ) as client:
                 self._client = client
+                watching = asyncio.ensure_future(self._watch())
+                await self._listening.wait()  # before the first look: nothing that changes after it is missed
                 await self._look()
                 limit.reschedule(None)
-                watching = asyncio.ensure_future(self._watch())
                 self.ready.set_result(None)
                 await self._stop.wait()
                 self.is_over = True
@@ -283,21 +286,22 @@ class _Life:
 
     async def _watch(self) -> None:
         """Servers of the newer generation tell of changes only to those who ask."""
-        told = self._client.server_capabilities.tools
-        if told is None or not told.list_changed:
-            return
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-        if self._client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            return
+        told = self._client.server_capabilities.tools
+        changing = told is not None and told.list_changed
         try:
-            async with self._client.listen(tools_list_changed=True) as changes:
-                self._stale = True  # what happened before we listened
-                async for _ in changes:
-                    self._stale = True
+            if changing and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                async with self._client.listen(tools_list_changed=True) as changes:
+                    self._listening.set()
+                    async for _ in changes:
+                        self._stale = True
+                self._blind = True
         except Exception:  # noqa: BLE001  INVARIANT: who no longer hears of changes looks before every call
-            _logger.info("The MCP server %s no longer tells of changes", self._server.name)
-        self._blind = True
+            _logger.info("The MCP server %s does not tell of changes any more", self._server.name)
+            self._blind = True
+        finally:
+            self._listening.set()
 
     # -- how it is reached -----------------------------------------------------------------------------------------
 
@@ -312,9 +316,15 @@ class _Life:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
+        async def look(response: Any) -> None:
+            # The protocol's way of saying that the server knows nothing of us, and so has run nothing for us.
+            if response.status_code == 404 and "mcp-session-id" in response.request.headers:
+                self.is_over = self._forgotten = True
+
         timeout = httpx2.Timeout(self._server.connect_timeout, read=self._server.timeout + 60)
+        hooks = {"response": [look]}
         async with (
-            httpx2.AsyncClient(headers=dict(self._server.headers), timeout=timeout) as http,
+            httpx2.AsyncClient(headers=dict(self._server.headers), timeout=timeout, event_hooks=hooks) as http,
             streamable_http_client(self._server.url or "", http_client=http) as (read, write),
         ):
             yield read, write

@@ -52,7 +52,9 @@ class _House:
         self._session = session if isinstance(session, Session) else None
         self._make_session = cast("Callable[[], Session]", Session if session is None else session)
         if self._prompt is None and not callable(self._make_prompt):
-            raise TypeError(f"prompt must be a Prompt or a function that returns one, got {type(self._make_prompt).__name__}.")
+            raise TypeError(
+                f"prompt must be a Prompt or a function that returns one, got {type(self._make_prompt).__name__}."
+            )
         if self._session is None and not callable(self._make_session):
             raise TypeError(f"session must be a Session or a function that returns one, got {type(session).__name__}.")
         self.only_client: _Client | None = None
