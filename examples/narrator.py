@@ -71,4 +71,5 @@ class Narrator:
 
     def summary(self) -> None:
         told = ", ".join(f"{count} {outcome}" for outcome, count in self._outcomes.items())
-        self._console.print(f"\n[bold]{self._outcomes.total()} calls, each recorded once:[/] {told}.")
+        calls = self._outcomes.total()
+        self._console.print(f"\n[bold]{calls} call{'' if calls == 1 else 's'}, each recorded once:[/] {told}.")

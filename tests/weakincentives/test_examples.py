@@ -6,9 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from weakincentives.runtime import ToolCall
+from weakincentives.testing.adapter_kit import ScriptTurn
+
+from .adapters.loopback.openai_server import OpenAIServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Colours and models of whoever runs the tests.
@@ -154,3 +160,33 @@ def test_the_pipeline_waits_for_a_person(deploying: str) -> None:
     assert "waits for an approval: it did not run" in waiting
     assert "A person approves: deploy_production\n\n  ✓ deploy_production(version='1.4')\n" in waiting
     assert "  deployed: 1.4 in staging, 1.4 in production\n" in waiting
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAIServer]:
+    server = OpenAIServer()
+    yield server
+    server.close()
+
+
+def test_the_coding_agent_runs_unchanged_with_a_real_client(server: OpenAIServer) -> None:
+    """A base URL is enough; the model at the other end takes another way to the same end."""
+    rename = ToolCall("rename_symbol", {"old": "total", "new": "sum_with_tax"})
+    stage = server.stage([ScriptTurn(calls=[rename]), ScriptTurn("All renamed.")])
+
+    told = run("coding_agent.py", OPENAI_BASE_URL=stage.base_url, OPENAI_MODEL="small-1")
+
+    assert "Renamed total to sum_with_tax in shop/cart.py, shop/receipt.py, shop/tax.py" in told
+    assert told.endswith("“All renamed.”\n\n1 call, each recorded once: 1 ok.\n")
+    assert [request["model"] for request in stage.requests] == ["small-1"] * 2
+
+
+def test_the_pipeline_runs_unchanged_with_a_real_client(server: OpenAIServer) -> None:
+    """Its order holds for every model."""
+    skips = ScriptTurn(calls=[ToolCall("deploy_production", {"version": "1.4"})])
+    stage = server.stage([skips, ScriptTurn("I may not.")])
+
+    told = run("deploy_pipeline.py", OPENAI_BASE_URL=stage.base_url, OPENAI_API_KEY="any")
+
+    assert "Cannot call 'deploy_production' - missing required tools: build, deploy_staging, test" in told
+    assert "“I may not.”" in told
