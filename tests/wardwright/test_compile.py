@@ -380,8 +380,8 @@ def test_an_exception_that_has_run_out_is_told_when_the_time_is_known() -> None:
         ),
         (
             "targets: [{model: m}]\ngovernance:\n  - {id: r, kind: tool_loop_threshold, action: switch_model, target_model: m, threshold: 2, tool: {name: a*},"
-            " exceptions: [{expires: 2090-01-01, tool: {name: ab}}]}\n",
-            "does not lift the route of later requests while the count stands; except a caller for that",
+            " exceptions: [{expires: 2090-01-01, tool: {name: ab}, caller: {user: eve}}]}\n",
+            "does not lift the route of later requests while the count stands; except the tool, or the caller, alone",
         ),
         (
             "state_machine: {initial_state: a, states: [{id: a, expires_ms: 5}]}\n",

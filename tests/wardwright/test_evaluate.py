@@ -563,3 +563,23 @@ def test_a_route_of_a_twin_binds_at_its_own_threshold() -> None:
     before = session.request(user("x")).route.model
     session.reply(call("2", "w"), target="big")
     assert (before, session.request(user("x"), said("y")).route.model) == ("", "big")
+
+
+@pytest.mark.parametrize(
+    ("exception", "routed"),
+    [
+        ("tool: {name: w}, expires: 2100-01-01", ""),
+        ("tool: {name: w}, expires: 1970-01-02", "big"),
+        ("tool: {name: v}, expires: 2100-01-01", "big"),
+        ("tool: {name: w}, caller: {user: eve}, expires: 2100-01-01", "big"),
+    ],
+    ids=["stands", "ran out", "of another tool", "of another caller"],
+)
+def test_an_excepted_loop_binds_no_later_request(exception: str, routed: str) -> None:
+    """G12, G28: what an exception by tool lifts from the reply, it lifts from the requests that the count would bind."""
+    more = f", target_model: big, exceptions: [{{{exception}}}]"
+    session = Session(rules(loop("route", 2, action="switch_model", more=more)))
+    for number in range(3):
+        session.reply(call(str(number), "w"), target="big")
+
+    assert session.request(user("x")).route.model == routed

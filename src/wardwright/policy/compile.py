@@ -968,11 +968,12 @@ class _Compiler:
         if isinstance(rule, (TextRule, StructuredOutput)) or (isinstance(rule, Budget) and "calls" not in rule.limits):
             message = "has no effect: this rule is about no single tool; except a caller instead"
         elif isinstance(rule, LoopThreshold) and rule.action.name in ROUTING:
-            message = "does not lift the route of later requests while the count stands; except a caller for that"
+            message = "does not lift the route of later requests while the count stands; except the tool, or the caller, alone"
         else:
             return
         for child in given["exceptions"].entries() if "exceptions" in given else ():
-            if "tool" in child.items():
+            alone = "caller" not in child.items() and isinstance(rule, LoopThreshold)
+            if "tool" in child.items() and not alone:
                 self.problems.warn(child.items()["tool"], message)
 
     def _exceptions(self, node: Node) -> tuple[Exemption, ...]:

@@ -1058,11 +1058,22 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
         if key[1] == OVERFLOW:
             evidence["overflow"] = True
         run.act(rule, index, evidence)
-    if counts and rule.action.name in ROUTING:
+    if counts and rule.action.name in ROUTING and not (rule.exceptions and _excepted(run, rule, fact)):
         flat = scope.get((rule.key, TRIPPED)) or ()
         others = [flat[one : one + 5] for one in range(0, len(flat), 5) if flat[one] != rule.threshold]
         kept = [scalar for one in others[-MAX_TRIPPED:] for scalar in one]
         scope.put((rule.key, TRIPPED), (*kept, rule.threshold, total, *at))
+
+
+def _excepted(run: Run, rule: Rule, fact: ToolFact) -> bool:
+    """Whether an exception by tool alone stands: then this count binds no later request, which has no tool to except."""
+    return any(
+        one.tool is not None
+        and not one.caller
+        and run.now < one.expires_at_ms
+        and fits(one.tool, fact, False, inner=True)
+        for one in rule.exceptions
+    )
 
 
 def _sweep(run: Run, rule: LoopThreshold, scope: ScopeRun, meta: RegisterValue, index: int) -> RegisterValue:
