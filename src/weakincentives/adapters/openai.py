@@ -71,7 +71,7 @@ class OpenAIAdapter(ProviderAdapter):
             raise ValueError("OpenAIAdapter takes either a client, or base_url and api_key to make one from.")
         form = ChatWire if api == "chat" else ResponsesWire
         self._wire = form(prompt_role=prompt_role, structured_output=structured_output, media=media)
-        taken = sorted(self._wire.reserved.intersection(options))
+        taken = sorted(self._wire.reserved.intersection({*options, *(options.get("extra_body") or ())}))
         if taken:
             raise ValueError(
                 f"OpenAIAdapter sets {', '.join(taken)} by itself. Leave {'it' if len(taken) == 1 else 'them'} out."
@@ -142,6 +142,12 @@ class OpenAIAdapter(ProviderAdapter):
     def _request(self, turn: Turn, client: Any) -> dict[str, Any]:
         request = self._wire.request(turn, self.options)
         request["model"] = self.model
+        # WHY NOT as arguments: the client holds each of them against its types, all messages at every turn, at a hundred
+        # times the cost of sending them. What it is given as `extra_body` it sends as it is.
+        grown = {name: request.pop(name) for name in self._wire.grown if name in request}
+        request["extra_body"] = {**(request.get("extra_body") or {}), **grown}
+        if self.api == "chat":
+            request["messages"] = ()  # asked for by name; the body's counts
         if turn.deadline is not None:
             allowed = self.options.get("timeout", getattr(client, "timeout", None))
             allowed = getattr(allowed, "read", allowed)

@@ -48,6 +48,8 @@ class ChatWire:
         {"model", "messages", "tools", "stream", "response_format", "n", "functions", "function_call"}
     )
     """Options of a request that are not the user's to set."""
+    grown: Final = ("messages", "tools")
+    """The parts of a request that can be long."""
 
     def __init__(
         self, *, prompt_role: PromptRole = "system", structured_output: StructuredOutput = "schema", media: bool = True

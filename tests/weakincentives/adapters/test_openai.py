@@ -153,6 +153,7 @@ def test_a_closed_adapter_opens_again(make: Make) -> None:
         ({"prompt_role": "tool"}, "prompt_role must be one of: system, developer, user, got 'tool'."),
         ({"messages": []}, "OpenAIAdapter sets messages by itself. Leave it out."),
         ({"tools": [], "n": 2}, "OpenAIAdapter sets n, tools by itself. Leave them out."),
+        ({"extra_body": {"tools": []}}, "OpenAIAdapter sets tools by itself. Leave it out."),
         (
             {"api": "responses", "previous_response_id": "x"},
             "OpenAIAdapter sets previous_response_id by itself. Leave it out.",
@@ -180,16 +181,56 @@ def test_it_says_which_model_it_is() -> None:
 def test_further_options_go_with_every_request(make: Make, api: str) -> None:
     """As they are; what only makes sense with tools stays away without them."""
     at = desk()
-    options = {"temperature": 0.5, "tool_choice": "auto", "extra_headers": {"X-Run": "7"}, "parallel_tool_calls": False}
-    adapter, stage = make(ScriptTurn(calls=[writes("a")]), ScriptTurn("Done."), ScriptTurn("Hm."), api=api, **options)
+    options = {"temperature": 0.5, "tool_choice": "auto", "parallel_tool_calls": False}
+    more = {"extra_headers": {"X-Run": "7"}, "extra_body": {"top_k": 3}}
+    script = [ScriptTurn(calls=[writes("a")]), ScriptTurn("Done."), ScriptTurn("Hm.")]
+    adapter, stage = make(*script, api=api, **options, **more)
 
     adapter.evaluate(at.prompt, at.session)
     adapter.evaluate(plain(), Session())
 
-    assert [body["temperature"] for body in stage.requests] == [0.5] * 3
+    assert [(body["temperature"], body["top_k"]) for body in stage.requests] == [(0.5, 3)] * 3
     assert [body.get("tool_choice") for body in stage.requests] == ["auto", "auto", None]
     assert [body.get("parallel_tool_calls") for body in stage.requests] == [False, False, None]
     assert [headers["x-run"] for headers in stage.headers] == ["7"] * 3
+
+
+class RecordingClient:
+    """Takes down what it is asked with, and answers with one word."""
+
+    timeout = None
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.chat = self.completions = self.responses = self
+
+    def with_options(self, **options: Any) -> RecordingClient:
+        return self
+
+    def create(self, **arguments: Any) -> RecordingClient:
+        self.asked.append(arguments)
+        return self
+
+    def to_dict(self, **how: Any) -> dict[str, Any]:
+        words = {"type": "output_text", "text": "Hello."}
+        return {
+            "choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}],
+            "output": [{"type": "message", "content": [words]}],
+        }
+
+
+@pytest.mark.parametrize(("api", "long"), [("chat", "messages"), ("responses", "input")])
+def test_what_grows_is_not_held_against_the_clients_types(api: Any, long: str) -> None:
+    """The client walks its arguments at every turn; the body it is given beside them it sends as it is."""
+    client = RecordingClient()
+
+    assert OpenAIAdapter("m", client=client, api=api).evaluate(desk().prompt, Session()).text == "Hello."
+
+    (asked,) = client.asked
+    assert not asked.get(long)
+    assert "tools" not in asked
+    assert len(asked["extra_body"][long]) == 1
+    assert len(asked["extra_body"]["tools"]) == 3
 
 
 @pytest.mark.parametrize(("timeout", "asked"), [(None, 61.0), (5, 5.0), (100, 61.0)])

@@ -26,6 +26,10 @@ class MessagesServer:
         self.requests: list[dict[str, Any]] = []
         """The bodies of requests for an answer, in the order they came."""
         self.script: deque[ScriptTurn] = deque()
+        self.unanswered = ""
+        """A request whose last message says this is kept waiting, and counts for nothing."""
+        self.renames = True
+        """Whether calls are made by the names that the request gives the tools, with their server's name before them."""
         self.closing = threading.Event()
         self._calls = 0
         self._lock = threading.Lock()
@@ -50,6 +54,8 @@ class MessagesServer:
     def take(self, body: dict[str, Any]) -> ScriptTurn:
         """The turn that answers this request."""
         with self._lock:
+            if self.unanswered and self.unanswered in json.dumps(body["messages"][-1]):
+                return ScriptTurn(hang=True)
             self.requests.append(body)
             return self.script.popleft() if self.script else ScriptTurn("The script is over.", status=400)
 
@@ -81,7 +87,7 @@ class MessagesServer:
                 yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
             yield {"type": "content_block_stop", "index": 0}
             index = 1
-        known = {tool["name"].rpartition("__")[2]: tool["name"] for tool in body.get("tools", ())}
+        known = {tool["name"].rpartition("__")[2]: tool["name"] for tool in body.get("tools", ()) if self.renames}
         for call in turn.calls:
             yield from self._call(index, call, known.get(call.name, call.name), turn.arguments_of(call))
             index += 1
