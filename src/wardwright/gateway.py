@@ -226,6 +226,7 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
             old.turn,
             _changed(old, observed),
             run.issued,
+            observed.words_from,
         )
     if run.gate == "result":
         return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)

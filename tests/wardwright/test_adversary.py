@@ -853,6 +853,15 @@ def test_a_request_sent_again_meets_the_route_it_met_before() -> None:
     assert session.reply(call("c3", "b"), target="weak").route.model == ""
 
 
+def test_an_old_word_is_not_said_again_by_a_retry_of_an_equal_one() -> None:
+    """G3, G16: where the user says the same twice, a retry counts the second only, and at its own place."""
+    session = Session(ROUTED)
+    session.request(user("go"))
+    session.reply(call("c1", "a"), call("c2", "b"), target="strict")
+    items = [user("go"), result("c2"), user("go")]
+    assert [session.request(*items).route.model for _ in range(2)] == ["strict"] * 2
+
+
 def test_a_state_ended_by_the_user_ends_nothing_that_began_after_the_word() -> None:
     """G16: what a word ends late, when the reply is released, is only what had begun before it."""
     session = Session(

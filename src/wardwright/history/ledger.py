@@ -99,6 +99,8 @@ class Head(NamedTuple):
     """Tools whose definition changed with a request that no released reply has answered yet, by the names they are pinned under."""
     spoken: int = 0
     """The last number that any word of the user was given, answered or not. No two words share one."""
+    words_from: int = 0
+    """Where the items of the prefix begin whose words no released reply has answered."""
 
 
 EMPTY_LEDGER: Final[Map[str, LedgerEntry]] = Map()

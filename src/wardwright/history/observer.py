@@ -123,6 +123,8 @@ class Observed:
     """Request: where the items begin that no released reply has answered …"""
     news_turn: int = 0
     """… and the turn since which they have come."""
+    words_from: int = 0
+    """Request: where the items begin whose words no released reply has answered."""
     answers: tuple[RequestRecord, ...] = ()
     """Reply and result: the requests it may answer, the likeliest last."""
     phases: tuple[str, ...] = ()
@@ -547,6 +549,9 @@ class Observer:
             news_turn = seen.news_turn = min(news_turn, before.news_turn)
             seen.news_from = max(start, before.news_from)
         news_from = seen.news_from
+        # Words that no released reply has answered are said again with every retry.
+        words_from = min(head.words_from, known) if waiting else known
+        seen.words_from = len(items)
         calls: dict[str, CallItem] = {}
         later: dict[str, CallItem] | None = None
         user_turns: list[int] = []
@@ -577,7 +582,7 @@ class Observer:
                     if not item.id:
                         self._numbered(session, seen, item, call_id, key)
                 else:
-                    met_known = True
+                    met_known = met_known or not entry.refused
                     if entry.status != "observed":
                         met_passed = True
                     elif met_passed and head.turn and not entry.forged:
@@ -624,10 +629,13 @@ class Observer:
                 )
             elif isinstance(item, TextItem):
                 text = item.text
-                if item.role == "user" and index >= start and (text[:1].isalnum() or SAYS.search(text) is not None):
+                if (
+                    item.role == "user"
+                    and index >= words_from
+                    and (text[:1].isalnum() or SAYS.search(text) is not None)
+                ):
                     # Resending old words in a cut transcript is no new word of the user; nor is the prompt of a transcript
-                    # that shares nothing with this session: a model may have written it for a helper. What was said since the
-                    # last released reply is said again with every retry.
+                    # that shares nothing with this session: a model may have written it for a helper.
                     name = f"u:{_sha256(key + text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
                     entry = ledger.get(name)
                     waits = entry is not None and entry.turn >= head.turn
@@ -636,8 +644,10 @@ class Observer:
                     else:
                         counts = known > 0 or not head.prefix_length or (met_known and (waits or entry is None))
                     if entry is None or (counts and not waits):
-                        learnt[name] = _entry(("observed", "", "", head.turn, False, False))
+                        learnt[name] = _entry(("observed", "", "", head.turn if counts else -1, False, False))
                     if counts:
+                        if not user_turns:
+                            seen.words_from = index
                         user_turns.append(len(facts))
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 if index < start:
