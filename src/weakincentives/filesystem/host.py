@@ -30,6 +30,7 @@ from .errors import (
     InvalidPathError,
     JournalError,
     NotDirectoryError,
+    PathEscapeError,
     ReadOnlyFileError,
     SpecialFileError,
 )
@@ -97,8 +98,8 @@ class HostFilesystem(Filesystem):
         """Remove the journal, once open transactions have ended, if nobody else uses it."""
         self._closed = True
         self._journal.idle = self._stop
-        if not self._journal.busy:
-            self._stop()
+        if not self._journal.busy and self._stop.detach() is not None:
+            _stop(self._journal, self._anchor, wait=True)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -291,6 +292,53 @@ class HostFilesystem(Filesystem):
             return [source, target, *inside, *(target + name[len(source) :] for name in inside)]
 
         self._change("move", source, rename)
+
+    # -- beyond the protocol ---------------------------------------------------------------------------------------
+
+    def symlink(self, path: str, target: str) -> None:
+        """Make a symbolic link where nothing is. `target` is relative to it and stays inside."""
+        path = normalize(path)
+        self._check_writable(path)
+        depth = path.count("/")
+        for part in target.split("/"):
+            depth += -1 if part == ".." else part not in ("", ".")
+            if depth < 0:
+                raise PathEscapeError.link(path, path)
+        if not target or target.startswith("/"):
+            raise PathEscapeError.absolute(path, path)
+
+        def make(work: Work) -> Names:
+            with self._claim(work, path, follow=False) as place:
+                if place.info is not None:
+                    raise FileAlreadyExistsError.file(path)
+                self._make_missing(work, place)
+                work.link(place.fd, place.path, place.name, target)
+            return [path]
+
+        self._change("link", path, make)
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Set the permission bits of a file; what it was before is kept like any other content."""
+        path = normalize(path)
+        self._check_writable(path)
+
+        def set_mode(work: Work) -> Names:
+            with self._claim(work, path) as place:
+                if place.info is None:
+                    raise FileMissingError.file(path)
+                content = self._content_of(place, path)
+                if stat.S_IMODE(place.info.st_mode) == mode:
+                    return []
+                temporary = self._temporary(work, content, None, place)
+                try:
+                    os.chmod(temporary, mode, dir_fd=work.txn.slot.fd)
+                    work.put(place.fd, place.path, place.name, temporary, exists=True)
+                except BaseException:
+                    _forget(work, temporary)
+                    raise
+            return [path]
+
+        self._change("change", path, set_mode)
 
     # -- going back ------------------------------------------------------------------------------------------------
 
@@ -614,9 +662,11 @@ class HostFilesystem(Filesystem):
             raise DiskError.failed(verb, path, error.strerror or type(error).__name__) from error
 
 
-def _stop(journal: Journal, anchor: Anchor) -> None:
+def _stop(journal: Journal, anchor: Anchor, wait: bool = False) -> None:
+    # CAUTION: as a finalizer this runs wherever garbage is collected, also while this very thread holds the lock by another
+    # filesystem of the same root. It must not wait.
     try:
-        journal.close()
+        journal.close(wait=wait)
     finally:
         anchor.close()
 

@@ -674,13 +674,17 @@ class Journal:
             )
 
     @contextmanager
-    def _guarded(self, *, make: bool) -> Generator[bool]:
-        """Hold the one lock under which slots come, go and are recovered. False: there is no journal."""
+    def _guarded(self, *, make: bool, wait: bool = True) -> Generator[bool]:
+        """Hold the one lock under which slots come, go and are recovered. False: there is no journal, or no waiting for it."""
         while True:
             if self._fd < 0 and not self._open(make=make):
                 yield False
                 return
-            fcntl.flock(self._guard, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(self._guard, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
             if os.fstat(self._guard).st_nlink:
                 break
             self._close_folder()  # its last user removed it meanwhile
@@ -736,8 +740,9 @@ class Journal:
                 os.close(fd)
         self._guard = self._fd = -1
 
-    def close(self) -> None:
-        """Remove what is not in use, and the folder if nobody uses it."""
+    def close(self, *, wait: bool) -> None:
+        """Remove what is not in use, and the folder if nobody uses it; what cannot be had without waiting is left for
+        the next opening."""
         with self._mutex:
             if self._fd < 0 or self._pid != os.getpid():
                 return
@@ -749,13 +754,13 @@ class Journal:
             if self._attic is not None:
                 self._free.append(self._attic)
                 self._attic = None
-            with self._guarded(make=False) as there:
+            free, self._free = self._free, []
+            for slot in free:
+                self._slots.pop(slot.name, None)
+            with self._guarded(make=False, wait=wait) as there:
                 if there:
-                    for slot in self._free:
+                    for slot in free:
                         _discard(self._fd, slot.name)
-                        slot.close()
-                        self._slots.pop(slot.name, None)
-                    self._free = []
                     if not self._slots and set(os.listdir(self._fd)) <= _NO_SLOTS:
                         for name in (_IGNORE, _PATHS, _LOCK):
                             with suppress(FileNotFoundError):
@@ -765,6 +770,8 @@ class Journal:
                                 os.rmdir(JOURNAL_NAME, dir_fd=self._anchor.fd)
                             else:
                                 os.rmdir(self._path)
+            for slot in free:
+                slot.close()
             if not self._slots:
                 self._close_folder()
 
