@@ -294,6 +294,16 @@ def listing(root: str) -> dict[str, tuple[int, bytes]]:
     return found
 
 
+def test_links_and_programs_are_kept_on_the_disk(disk: Desk) -> None:
+    """A link that stays inside is made as it is, and a script becomes a program for those who may read it."""
+    root = Path(disk.files.root)
+    (root / "a.txt").chmod(0o640)
+    outcome = disk.shell("ln -s a.txt l; ln -s /work/a.txt d/l; chmod +x a.txt; chmod -x d/run.sh")
+    assert outcome.success, outcome.text
+    assert ((root / "l").readlink(), (root / "d" / "l").readlink()) == (Path("a.txt"), Path("../a.txt"))
+    assert [(root / name).stat().st_mode & 0o777 for name in ("a.txt", "d/run.sh")] == [0o750, 0o644]
+
+
 def test_a_command_works_on_files_of_the_disk(disk: Desk) -> None:
     """Programs keep their modes, changes arrive, and the rest of the tree is as it was."""
     root = disk.files.root

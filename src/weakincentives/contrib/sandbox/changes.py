@@ -106,7 +106,6 @@ def apply_changes(changes: list[Change], fs: Filesystem) -> list[str]:
                 if not fs.is_dir(path):
                     fs.mkdir(path)
                     changed.add(path)
-                _set_mode(fs, change)
             case "link":
                 _clear(fs, path)
                 if link is not None:
@@ -215,10 +214,13 @@ def _clear(fs: Filesystem, path: str) -> None:
 
 
 def _set_mode(fs: Filesystem, change: Change) -> bool:
-    """Keep the mode bits where the Filesystem has them."""
+    """Keep whether a file is a program, where the Filesystem knows that. Who may read it is its owner's affair."""
     chmod: Any = getattr(fs, "chmod", None)
-    wanted = change.mode & 0o777
-    if chmod is None or fs.stat(change.path).mode & 0o777 == wanted:
+    if chmod is None:
+        return False
+    mode = fs.stat(change.path).mode & 0o777
+    wanted = mode | (mode & 0o444) >> 2 if change.mode & 0o100 else mode & ~0o111
+    if mode == wanted:
         return False
     chmod(change.path, wanted)
     return True
