@@ -295,6 +295,12 @@ class _Ledger:
         return found
 
 
+class _SecretCall(CallItem):
+    """A call whose arguments hold secrets: judged whole, kept and announced without them."""
+
+    __slots__ = ()
+
+
 class _Turns:
     """One visit to the engine, while the session's registers are held."""
 
@@ -360,23 +366,26 @@ class _Turns:
             if not passes(ruling):
                 alone, _ = self._govern(self._request(tools, self.pending))
                 if passes(alone):
-                    self._withhold(tool.name, context.call_id, ruling, delta)
+                    self._withhold(turn, ruling, delta)
         if self.policy._judges_results:
-            ruling, delta = self._govern(self._turn("result", items, tools))
+            turn = self._turn("result", items, tools)
+            ruling, delta = self._govern(turn)
             if ruling.decision != "allow":
-                self._withhold(tool.name, context.call_id, ruling, delta)
+                self._withhold(turn, ruling, delta)
 
-    def _withhold(self, tool_name: str, call_id: str, ruling: Ruling, delta: Delta) -> None:
+    def _withhold(self, turn: Turn, ruling: Ruling, delta: Delta) -> None:
         self._apply(delta)
-        self._announce(tool_name, call_id, ruling)
+        self._announce(turn, ruling)
         raise ResultWithheld(ruling.message)
 
-    def _announce(self, tool_name: str, call_id: str, ruling: Ruling) -> None:
-        if self.feed.clear:
-            for fact in ruling.facts:
-                if fact.tool_call_id in self.feed.clear:
-                    fact.arguments = fact.parsed = None
-        self.rulings.append(Governed(tool_name, call_id, ruling))
+    def _announce(self, turn: Turn, ruling: Ruling) -> None:
+        secret = {item.id for item in turn.items if isinstance(item, _SecretCall)}
+        for fact in ruling.facts if secret else ():
+            if fact.tool_call_id in secret:
+                fact.arguments = fact.parsed = None
+        call = next((item for item in reversed(turn.items) if isinstance(item, CallItem)), None)
+        name, call_id = ("", "") if call is None else (call.name, call.id)
+        self.rulings.append(Governed(name, call_id, ruling))
 
     def user_turn(self, text: str) -> PolicyDecision:
         self.catch_up()
@@ -397,9 +406,15 @@ class _Turns:
             if event.outcome != "pending":
                 self.feed.passed.pop(call_id, None)
             ours = event.outcome == "denied" and event.policy == self.policy.name
-            if call_id in waiting or event.outcome == "pending" or ours:
+            if call_id in waiting or event.outcome == "pending":
                 continue
-            call = CallItem(call_id, event.tool_name, self.feed.clear.get(call_id) or _json(event.params))
+            secret = self.feed.clear.pop(call_id, None)
+            if ours:
+                continue
+            if secret is None:
+                call = CallItem(call_id, event.tool_name, _json(event.params))
+            else:
+                call = _SecretCall(call_id, event.tool_name, secret)
             ledger = self._ledger()
             entry = ledger.get(f"c:{call_id}")
             if entry is None:
@@ -412,6 +427,8 @@ class _Turns:
                 continue
             if entry.digest == digest(self.key, call.arguments):
                 pending.append(call)
+                if secret is not None:
+                    self.feed.clear[call_id] = secret
             pending.append(ResultItem(call_id, event.rendered_output, not event.success, event.tool_name))
             waiting.add(call_id)
             added = True
@@ -421,9 +438,10 @@ class _Turns:
     def _call(self, tool: Any, params: Any, context: ToolContext) -> CallItem:
         """The call as it is judged: with its secrets, which are held back from everything that is kept or announced."""
         arguments = _json(params)
-        if params is not None and serde.has_secrets(type(params)):
-            self.feed.clear[context.call_id] = arguments
-        return CallItem(context.call_id, tool.name, arguments)
+        if params is None or not serde.has_secrets(type(params)):
+            return CallItem(context.call_id, tool.name, arguments)
+        self.feed.clear[context.call_id] = arguments
+        return _SecretCall(context.call_id, tool.name, arguments)
 
     def _unanswered(self, entry: LedgerEntry, call: CallItem) -> bool:
         same = entry.raw_name == call.name and entry.digest == digest(self.key, call.arguments)
@@ -481,9 +499,7 @@ class _Turns:
         through = passes(ruling)
         if keep or not through:
             self._apply(delta)
-        call = next((item for item in reversed(turn.items) if isinstance(item, CallItem)), None)
-        name, call_id = ("", "") if call is None else (call.name, call.id)
-        self._announce(name, call_id, ruling)
+        self._announce(turn, ruling)
         if turn.gate == "request":
             self._put("refused", None if through else True)
             if through:
@@ -548,7 +564,7 @@ class _Turns:
 
     @pending.setter
     def pending(self, items: Sequence[Item]) -> None:
-        self._put("pending", _dumped(items, self.feed.clear))
+        self._put("pending", _dumped(items))
 
     @property
     def carried(self) -> list[Item]:
@@ -557,7 +573,7 @@ class _Turns:
 
     @carried.setter
     def carried(self, items: Sequence[Item]) -> None:
-        self._put("carried", _dumped(items, self.feed.clear))
+        self._put("carried", _dumped(items))
 
     def _get(self, name: str) -> Any:
         return self.registers.get(f"{self.policy.name}:{name}")
@@ -645,13 +661,13 @@ def _unless_used_up(entry: dict[str, Any]) -> dict[str, Any] | None:
     return entry if entry.keys() & {"waiting", "granted", "refused"} else None
 
 
-def _dumped(items: Sequence[Item], clear: Mapping[str, str]) -> list[list[Any]] | None:
+def _dumped(items: Sequence[Item]) -> list[list[Any]] | None:
     """Rows for the session's registers. Of a call with secrets only that it was made."""
     rows: list[list[Any]] = []
     for item in items:
         if isinstance(item, TextItem):
             rows.append(["text", item.role, item.text])
-        elif isinstance(item, CallItem) and item.id in clear:
+        elif isinstance(item, _SecretCall):
             rows.append(["secret", item.id, item.name])
         elif isinstance(item, CallItem):
             rows.append(["call", item.id, item.name, item.arguments])
@@ -668,7 +684,7 @@ def _loaded(rows: Sequence[Sequence[Any]] | None, clear: Mapping[str, str]) -> l
             items.append(_ITEMS[kind](*fields))
         elif fields[0] in clear:
             call_id, name = fields
-            items.append(CallItem(call_id, name, clear[call_id]))
+            items.append(_SecretCall(call_id, name, clear[call_id]))
     return items
 
 

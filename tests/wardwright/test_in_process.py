@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -622,6 +623,21 @@ def test_secrets_are_not_announced() -> None:
 
     assert [one.calls[0].status for one in agent.rulings if one.gate == "reply"] == ["allow", "deny_call"]
     assert "hunter" not in repr(agent.rulings)
+
+
+def test_secrets_are_not_held_longer_than_a_request_may_show_them() -> None:
+    """However often a model tries, refused or not, the process holds the secrets of the last few calls only."""
+    agent = login_agent(policy("kind: tool_selector, action: deny_call, tool: {arguments: {/password: {glob: 'x*'}}}"))
+    agent.call("login", {"user": "v", "password": "y"})
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            agent.call("login", {"user": "v", "password": f"{'xy'[number % 2]}{number:0200000}"})
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 2_000_000
 
 
 def test_a_rule_on_a_secret_argument_reads_the_secret() -> None:
