@@ -7,6 +7,7 @@ off: the loop asks again. The client is imported when a model is first asked.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import threading
 from collections.abc import Generator, Mapping
@@ -91,6 +92,8 @@ class OpenAIAdapter(ProviderAdapter):
                 return self._wire.reply(_json(answer))
             reader: _Reader = self._wire.reader()
             with answer:
+                if _is_whole(answer):
+                    return self._wire.reply(_parsed(answer.response.read()))
                 for event in answer:
                     turn.say(reader.take(_json(event)))
             return self._wire.reply(reader.body())
@@ -105,6 +108,8 @@ class OpenAIAdapter(ProviderAdapter):
                 return self._wire.reply(_json(answer))
             reader: _Reader = self._wire.reader()
             async with answer:
+                if _is_whole(answer):
+                    return self._wire.reply(_parsed(await answer.response.aread()))
                 async for event in answer:
                     turn.say(reader.take(_json(event)))
             return self._wire.reply(reader.body())
@@ -243,6 +248,18 @@ def _json(answer: Any) -> dict[str, Any]:
     return answer.to_dict(mode="json", warnings=False)
 
 
+def _is_whole(answer: Any) -> bool:
+    """Whether a server that was asked for pieces sent its reply in one."""
+    return "json" in answer.response.headers.get("content-type", "")
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    reply: object = json.loads(body)
+    if not isinstance(reply, dict):
+        raise not_understood(reply)
+    return cast("dict[str, Any]", reply)
+
+
 @contextmanager
 def _told(client: Any) -> Generator[None, None, None]:
     """Raise the client's errors as what they mean to a run."""
@@ -255,13 +272,16 @@ def _told(client: Any) -> Generator[None, None, None]:
         raise _refused(error) from error
     except openai.APIError as error:
         raise fault_in(_object(error.body) or error.message) from error
+    except json.JSONDecodeError as error:
+        raise not_understood(error.doc) from error
     except _transport_errors() as error:
         raise _unreached(client, error) from error
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
     """What breaks in the middle of a stream; older clients pass it on from the HTTP library below them."""
-    return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
+    libraries = (sys.modules.get("httpx"), sys.modules.get("httpx2"))
+    return tuple(library.HTTPError for library in libraries if library is not None)
 
 
 def _unreached(client: Any, error: Exception) -> ThrottledError:

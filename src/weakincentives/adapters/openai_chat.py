@@ -29,6 +29,7 @@ from .openai_parts import (
     object_of,
     objects_of,
     prompt_text,
+    sendable,
     text_of,
     usage_of,
 )
@@ -107,13 +108,13 @@ class ChatWire:
         wire = turn.conversation.wire
         prompt = prompt_text(turn, self._structured_output)
         if not wire or wire[0]["content"] != prompt:
-            wire[:1] = [{"role": self._prompt_role, "content": prompt}]
+            wire[:1] = [sendable({"role": self._prompt_role, "content": prompt})]
         shown: list[dict[str, Any]] = []
         for message in turn.conversation.untranslated():
             if message.role != "tool" and shown:
                 wire.append({"role": "user", "content": shown})
                 shown = []
-            wire.append(_written(message))
+            wire.append(sendable(_written(message)))
             if self._media:
                 shown += _shown(message)
         if shown:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from ..errors import PromptEvaluationError, ThrottledError
 from ..limits import TokenUsage
@@ -17,6 +17,8 @@ from ..prompt import FileBlock, ImageBlock
 from ..prompt.tool_result import content_blocks
 from ..runtime import ToolCall
 from .core import Message, Turn, output_instructions
+
+T = TypeVar("T")
 
 PromptRole = Literal["system", "developer", "user"]
 """Who is said to speak the prompt."""
@@ -103,6 +105,15 @@ def arguments_text(call: ToolCall) -> str:
     # WHY NOT as they were: servers that parse the history (vLLM, llama.cpp) refuse the whole request for it, and what a
     # model writes must not end a run.
     return json.dumps({"invalid_json": text}, ensure_ascii=False)
+
+
+def sendable(item: T) -> T:
+    """A piece of a conversation as it can be sent: halves of characters, which JSON may hold and no wire, are replaced."""
+    try:
+        json.dumps(item, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.loads(json.dumps(item, ensure_ascii=False).encode("utf-8", "replace"))
+    return item
 
 
 def media_of(message: Message) -> Iterator[ImageBlock | FileBlock]:

@@ -30,6 +30,7 @@ from .openai_parts import (
     object_of,
     objects_of,
     prompt_text,
+    sendable,
     text_of,
     usage_of,
 )
@@ -115,16 +116,17 @@ class ResponsesWire:
         prompt = prompt_text(turn, self._structured_output)
         # WHY NOT `instructions`: a request must have input, and the first one has nothing but the prompt.
         if not wire or wire[0]["content"] != prompt:
-            wire[:1] = [{"type": "message", "role": self._prompt_role, "content": prompt}]
+            wire[:1] = [sendable({"type": "message", "role": self._prompt_role, "content": prompt})]
         for message in turn.conversation.untranslated():
-            if message.role == "tool":
-                output = self._output(message)
-                wire.append({"type": "function_call_output", "call_id": message.call_id, "output": output})
-            elif message.role == "assistant":
-                wire += _said(message, kept=kept)
-            else:
-                wire.append({"type": "message", "role": message.role, "content": message.text})
+            wire += map(sendable, self._items(message, kept=kept))
         return wire
+
+    def _items(self, message: Message, *, kept: bool) -> list[dict[str, Any]]:
+        if message.role == "tool":
+            return [{"type": "function_call_output", "call_id": message.call_id, "output": self._output(message)}]
+        if message.role == "assistant":
+            return _said(message, kept=kept)
+        return [{"type": "message", "role": message.role, "content": message.text}]
 
     def _output(self, message: Message) -> str | list[dict[str, Any]]:
         parts = [_part(block) for block in media_of(message)] if self._media else []

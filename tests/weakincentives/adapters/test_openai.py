@@ -15,8 +15,8 @@ from weakincentives.adapters import Answered, OpenAIAdapter, Retry, TextDelta
 from weakincentives.clock import FakeClock
 from weakincentives.errors import PromptEvaluationError, ThrottledError
 from weakincentives.limits import Deadline
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
-from weakincentives.runtime import Session, ToolInvoked, workers
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, tool
+from weakincentives.runtime import Session, ToolCall, ToolInvoked, workers
 from weakincentives.testing.adapter_kit import ScriptTurn, desk, writes
 
 from .loopback.openai_server import STREAM, OpenAIServer, Raw, Stage, event
@@ -301,16 +301,28 @@ def test_a_server_that_is_not_there_is_named(make: Make) -> None:
         Raw(b"<html>Welcome</html>", content_type="text/html"),
         Raw(b'{"hello": "world"}'),
         Raw(b'["hello"]'),
+        Raw(b'{"hello": '),
     ],
-    ids=["html", "json", "list"],
+    ids=["html", "json", "list", "broken"],
 )
 @pytest.mark.parametrize("api", ["chat", "responses"])
-def test_something_else_than_a_reply_is_told(make: Make, page: Raw, api: str) -> None:
-    """Mostly the address is wrong."""
-    adapter, _ = make(page, api=api)
+@pytest.mark.parametrize("mode", ["evaluate", "stream", "astream"])
+def test_something_else_than_a_reply_is_told(make: Make, page: Raw, api: str, mode: str) -> None:
+    """Mostly the address is wrong; a page in place of a stream reads like one that broke off."""
+    adapter, stage = make(page, api=api, retry=Retry(attempts=0))
+    said = (
+        "broke off"
+        if mode != "evaluate" and page.content_type == "text/html"
+        else r"no model's reply: .*\. Check base_url"
+    )
 
-    with pytest.raises(PromptEvaluationError, match=r"no model's reply: .*\. Check base_url"):
-        adapter.evaluate(plain(), Session())
+    with pytest.raises(PromptEvaluationError, match=said):
+        if mode == "evaluate":
+            adapter.evaluate(plain(), Session())
+        else:
+            run(adapter, mode)
+
+    assert len(stage.requests) == 1
 
 
 def test_a_body_with_an_error_is_a_fault(make: Make) -> None:
@@ -379,6 +391,46 @@ def test_an_error_inside_a_stream_is_a_fault(make: Make, mode: str, api: str) ->
 
     assert last.response.text == "Hello."
     assert len(stage.requests) == 2
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_stream_may_come_in_one_piece(make: Make, mode: str) -> None:
+    """A server that does not stream answers as if nobody had asked for it."""
+    message = {"role": "assistant", "content": "Hello there."}
+    whole = Raw(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode())
+    adapter, _ = make(whole)
+
+    words, last = run(adapter, mode)
+
+    assert words == TextDelta("Hello there.")
+    assert last.response.text == "Hello there."
+
+
+def test_a_stream_of_broken_pieces_is_told(make: Make) -> None:
+    """What is no JSON is no piece of a reply."""
+    adapter, _ = make(Raw(b"data: {'a': 1}\n\n", content_type=STREAM))
+
+    with pytest.raises(PromptEvaluationError, match="no model's reply"):
+        run(adapter, "stream")
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_halves_of_characters_do_not_end_a_run(make: Make, api: str) -> None:
+    """JSON can write them, UTF-8 cannot: in words and in results they are replaced before they are sent."""
+
+    @tool
+    def halve() -> str:
+        """Say something odd."""
+        return "Half: \ud83d."
+
+    at = desk(tools=[halve])
+    adapter, stage = make(ScriptTurn("Well\ud800.", [ToolCall("halve", {})]), ScriptTurn("Done."), api=api)
+
+    assert adapter.evaluate(at.prompt, at.session).text == "Done."
+
+    sent = json.dumps(stage.requests[1])
+    assert "Well?." in sent
+    assert "Half: ?." in sent
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
