@@ -13,6 +13,7 @@ import pytest
 
 from weakincentives.adapters import Message, ModelReply, PromptResponse, ProviderAdapter, Retry, Turn
 from weakincentives.adapters.durable import DurableLoop, DurableRunError
+from weakincentives.adapters.lease import FileLease
 from weakincentives.clock import SystemClock
 from weakincentives.contrib.tools import VfsToolsSection
 from weakincentives.errors import ThrottledError
@@ -205,8 +206,7 @@ def test_neighbouring_reads_are_one_step_and_the_others_one_each(make: Callable[
     run = durable.submit("go")
 
     assert durable.result(run, timeout=20).text == "done"
-    steps = [step["function_name"] for step in durable._client.list_workflow_steps(run)]
-    assert steps == ["begin", "chat", "look look", "add", "chat"]
+    assert durable.steps(run) == ["begin", "chat", "look look", "add", "chat"]
 
 
 def test_the_same_id_is_the_same_run(make: Callable[..., Made]) -> None:
@@ -285,8 +285,7 @@ def test_a_busy_provider_is_asked_again_by_the_clock_of_the_run(make: Callable[.
     run = durable.submit("go")
 
     assert durable.result(run, timeout=20).text == "I can answer now."
-    steps = [step["function_name"] for step in durable._client.list_workflow_steps(run)]
-    assert steps == ["begin", "chat", "DBOS.sleep", "chat"]
+    assert durable.steps(run) == ["begin", "chat", "DBOS.sleep", "chat"]
 
 
 def test_a_provider_that_uses_an_id_twice_does_not_hide_a_call(make: Callable[..., Made]) -> None:
@@ -405,7 +404,7 @@ def test_a_file_that_contradicts_the_database_gives_way(make: Callable[..., Made
     model.before = lambda number: durable.cancel("run") if model.asked == [0, 1] else None
     run = interrupted(durable)
     Path(durable.session_path(run)).unlink()
-    with Session.open(durable.session_path(run), session_id=run) as session:
+    with Session.open(durable.session_path(run), session_id=f"test/{run}") as session:
         session[Number].append(Number(99))
 
     assert resumed(durable, run).text == "done"
@@ -531,3 +530,56 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(ImportError) as missing:
         durable.submit("go")
     assert str(missing.value) == "Durable runs need DBOS. Install it: pip install 'weakincentives[durable]'"
+
+
+def test_an_ended_run_can_be_forgotten(make: Callable[..., Made]) -> None:
+    """Its records and its session go; one at work stays."""
+    go = threading.Event()
+    model = Model("done")
+    durable = make(Loop(model, PromptTemplate(sections=[section()])))
+    model.before = lambda number: go.wait(20) and None
+    durable.submit("go", request_id="run")
+    with pytest.raises(
+        DurableRunError, match=r"^Run run is (queued|running) and cannot be forgotten\. Cancel it first\.$"
+    ):
+        durable.forget("run")
+    go.set()
+    durable.result("run", timeout=20)
+
+    durable.forget("run")
+
+    assert not Path(durable.session_path("run")).exists()
+    with pytest.raises(DurableRunError, match=r"^There is no run run"):
+        durable.status("run")
+
+
+def test_files_that_several_runs_would_share_are_refused(make: Callable[..., Made]) -> None:
+    """Files in memory belong to one session; a loop makes them in `prepare`."""
+    loop = Loop(Model("done"), PromptTemplate(sections=[VfsToolsSection()]))
+    durable = make(loop)
+    assert durable.result(durable.submit("go"), timeout=20).text == "done"
+
+    with pytest.raises(DurableRunError, match="SessionStorageError: Cannot attach"):
+        durable.result(durable.submit("go"), timeout=20)
+
+
+class TestFileLease:
+    """Claims about locks on files."""
+
+    def test_a_name_is_held_by_one(self, tmp_path: Path) -> None:
+        """Two leases on one folder are two processes."""
+        one, other = FileLease(str(tmp_path)), FileLease(str(tmp_path))
+
+        assert (one.take("a"), other.take("a"), other.take("b")) == (True, False, True)
+        one.give_back("a")
+        assert other.take("a")
+        other.close()
+
+    def test_closing_gives_everything_back(self, tmp_path: Path) -> None:
+        """And leaves no files behind."""
+        lease = FileLease(str(tmp_path))
+        lease.take("a")
+        lease.take("b")
+        lease.close()
+
+        assert list(tmp_path.iterdir()) == []

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from durable_agent import STEPS, Entry, Ledger, durable
+from weakincentives.adapters.lease import PostgresLease
 from weakincentives.runtime import Session, ToolInvoked
 
 from ..wardwright.postgres_server import PostgresServer
@@ -147,3 +149,36 @@ def test_a_call_that_only_its_session_knows_is_not_run_again(tmp_path: Path, ste
     assert Ledger(str(ledger)).read("SELECT step, count(*) FROM begun GROUP BY step") == [
         (number, 1) for number in range(STEPS)
     ]
+
+
+class TestPostgresLease:
+    """Claims about advisory locks."""
+
+    def test_a_name_is_held_by_one_connection(self, address: str) -> None:
+        """Until it is given back, or the connection ends."""
+        one, other = PostgresLease(address), PostgresLease(address)
+
+        assert (one.take("a"), other.take("a")) == (True, False)
+        one.give_back("a")
+        assert (other.take("a"), one.take("a")) == (True, False)
+        other.close()
+        assert one.take("a")
+        one.close()
+
+    def test_what_a_broken_connection_lost_is_taken_anew(self, address: str) -> None:
+        """As soon as whoever took it meanwhile gives it back."""
+        one, other = PostgresLease(address), PostgresLease(address)
+        one.take("a")
+        with psycopg.connect(address, autocommit=True) as server:
+            server.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        with pytest.raises(psycopg.OperationalError):
+            one.refresh()
+        assert other.take("a")
+
+        one.refresh()
+        other.give_back("a")
+        one.refresh()
+
+        assert not other.take("a")
+        one.close()
+        other.close()

@@ -20,6 +20,7 @@ import os
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -167,7 +168,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
         options = {
             "queue_name": self.name,
             "workflow_name": _WORKFLOW,
-            "workflow_id": request_id,
+            "workflow_id": self._run_id(request_id),
             "serialization_type": _dbos().WorkflowSerializationFormat.PORTABLE,
         }
         self._client.enqueue(options, self.name, _dumped(request))
@@ -201,18 +202,32 @@ class DurableLoop(Generic[RequestT, OutputT]):
     def cancel(self, request_id: str) -> None:
         """Call a run off: it ends before its next step. What its calls did so far stays."""
         self._found(request_id)
-        self._client.cancel_workflow(request_id)
+        self._client.cancel_workflow(self._run_id(request_id))
 
     def resume(self, request_id: str) -> None:
         """Go on with a run that was called off, from where it stopped."""
         found = self.status(request_id)
         if found != "cancelled":
             raise DurableRunError(f"Run {request_id} cannot be resumed: it is {found}, not cancelled.")
-        self._client.resume_workflow(request_id, queue_name=self.name)
+        self._client.resume_workflow(self._run_id(request_id), queue_name=self.name)
+
+    def steps(self, request_id: str) -> list[str]:
+        """What is recorded of a run so far: `chat` for a turn, the names of tools for calls."""
+        steps = self._client.list_workflow_steps(self._run_id(request_id), load_output=False)
+        return [step["function_name"] for step in steps]
+
+    def forget(self, request_id: str) -> None:
+        """Remove all trace of a run that has ended, its session here included."""
+        found = self.status(request_id)
+        if found in ("queued", "running"):
+            raise DurableRunError(f"Run {request_id} is {found} and cannot be forgotten. Cancel it first.")
+        self._client.delete_workflow(self._run_id(request_id))
+        with suppress(FileNotFoundError):
+            os.unlink(self.session_path(request_id))
 
     def session_path(self, request_id: str) -> str:
         """The file of a run's session, for `Session.open`; a worker holds it as long as the run goes on."""
-        digest = hashlib.sha256(f"{self.name}\x1f{request_id}".encode()).hexdigest()[:32]
+        digest = hashlib.sha256(self._run_id(request_id).encode()).hexdigest()[:32]
         return os.path.join(self.folder, "sessions", f"{digest}.session")
 
     # -- a worker --------------------------------------------------------------------------------------------------
@@ -272,8 +287,11 @@ class DurableLoop(Generic[RequestT, OutputT]):
             self._watcher = None
         _dbos().DBOS.destroy(workflow_completion_timeout_sec=timeout if self._active else 0)
         lease, self._lease = self._lease, None
-        if lease is not None and not self._active:
-            lease.close()  # else the lock stays until the process ends: its runs are not free to be taken over
+        if lease is not None:
+            if self._active:
+                _kept_locks.append(lease)  # until the process ends: what still runs here may not be taken over
+            else:
+                lease.close()
         with self._mutex:
             if self._connected is not None:
                 self._connected.destroy()
@@ -307,7 +325,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
                 os.makedirs(self.folder, exist_ok=True)
                 lease = self._new_lease()
                 try:  # two processes must not make the tables at the same time
-                    while not lease.take(f"{self.name} tables"):
+                    while not lease.take("tables"):
                         self.clock.sleep(0.05)
                     dbos.DBOS.migrate(self.database)
                 finally:
@@ -315,11 +333,17 @@ class DurableLoop(Generic[RequestT, OutputT]):
                 self._connected = dbos.DBOSClient(system_database_url=self.database, application_name=_APPLICATION)
             return self._connected
 
+    def _run_id(self, request_id: str) -> str:
+        """Requests of other queues in the same database may have the same id."""
+        return f"{self.name}/{request_id}"
+
     def _new_lease(self) -> Lease:
         return FileLease(os.path.join(self.folder, "workers")) if self._embedded else PostgresLease(self.database)
 
     def _found(self, request_id: str, *, load_output: bool = False) -> Any:
-        found = self._client.list_workflows(workflow_ids=[request_id], load_input=False, load_output=load_output)
+        found = self._client.list_workflows(
+            workflow_ids=[self._run_id(request_id)], load_input=False, load_output=load_output
+        )
         if not found:
             raise DurableRunError(f"There is no run {request_id} in the queue '{self.name}'. Submit it first.")
         return found[0]
@@ -347,8 +371,9 @@ class DurableLoop(Generic[RequestT, OutputT]):
                 finally:
                     self._lease.give_back(worker)
 
-    def run(self, request_id: str, stored: str) -> str:
+    def run(self, run_id: str, stored: str) -> str:
         """The workflow: from the stored request to the stored answer. Called by the engine only."""
+        request_id = run_id.removeprefix(f"{self.name}/")
         with self._mutex:
             self._active += 1
         try:
@@ -363,9 +388,9 @@ class DurableLoop(Generic[RequestT, OutputT]):
     def _answer(self, request_id: str, request: RequestT) -> str:
         path = self.session_path(request_id)
         if self.carry_sessions:
-            _bring(path, _carried(self._client.list_workflow_steps(request_id)))
+            _bring(path, _carried(self._client.list_workflow_steps(self._run_id(request_id))))
         with self._session(path, request_id) as session:
-            recorder = _Recorder(session, path if self.carry_sessions else None)
+            recorder = _Recorder(request_id, session, path if self.carry_sessions else None)
             began, _ = recorder.step("begin", lambda: self.clock.now())
             timeout = self.loop.config.timeout
             deadline = self.loop.config.deadline
@@ -377,7 +402,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
                 request,
                 deadline=deadline,
                 resources=None if self.resources is None else self.resources(session),
-                run_context=RunContext(run_id=request_id, request_id=request_id),
+                run_context=RunContext(run_id=self._run_id(request_id), request_id=request_id),
             )
             return _dumped(_as_stored(cast("PromptResponse[OutputT]", response)))
 
@@ -385,7 +410,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
         """Open the session; as long as another process has it, that one is not as dead as its lock says."""
         while True:
             try:
-                return Session.open(path, bus=self.loop.bus, clock=self.clock, session_id=request_id)
+                return Session.open(path, bus=self.loop.bus, clock=self.clock, session_id=self._run_id(request_id))
             except SessionStorageError as error:
                 if not isinstance(error.__cause__, BlockingIOError) or self._stopping.is_set():
                     raise
@@ -396,6 +421,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
 _serving: dict[str, DurableLoop[Any, Any]] = {}
 _serving_mutex = threading.Lock()
 _registered: list[Any] = []
+_kept_locks: list[Lease] = []
 
 
 def _dbos() -> Any:
@@ -436,7 +462,8 @@ def _refuse_others(adapter: object) -> None:
 class _Recorder:
     """The steps of one run. Made by the worker at each attempt; steps that are recorded are read, others are done."""
 
-    def __init__(self, session: Session, path: str | None) -> None:
+    def __init__(self, request_id: str, session: Session, path: str | None) -> None:
+        self.request_id = request_id
         self.session = session
         self._path = path
         self._sent = 0
@@ -578,7 +605,7 @@ class RecordedDriver(Driver):
             made.update((outcome.call_id, outcome) for outcome in outcomes)
             return [[call.call_id, cast("ToolInvoked", self._found(call)).outcome] for call in group]
 
-        stored, _ = self._recorder.step(" ".join(call.name for call in group), work)
+        stored, _ = self._recorder.step(_step_name(group), work)
         if isinstance(stored, dict):
             raise _restored_request(cast("dict[str, Any]", stored)["opens"])
         return [made.get(call.call_id) or self._outcome(call, run) for call in group]
@@ -596,7 +623,7 @@ class RecordedDriver(Driver):
         event = self._found(call)
         if event is None or event.result is None:
             raise SessionStorageError(
-                f"Cannot go on with run {self._recorder.session.session_id}: call {call.call_id} of '{call.name}' is "
+                f"Cannot go on with run {self._recorder.request_id}: call {call.call_id} of '{call.name}' is "
                 "recorded, and its session does not know of it. Put the session's file back, then retry."
             )
         binding = cast("Prompt[Any]", run.prompt).find_tool(call.name, run.session)
@@ -622,10 +649,12 @@ class RecordedDriver(Driver):
         """The reply with an id for every call that no other call of the session has or will have."""
         calls: list[ToolCall] = []
         renamed = False
-        taken = set(self._recorder.call_ids)
+        known = self._recorder.call_ids
+        taken: set[str] = set()
         for number, call in enumerate(reply.tool_calls):
             call_id = call.call_id
-            if not call_id or call_id in taken or call_id.startswith("call-") or self._found(call) is not None:
+            is_taken = call_id in taken or call_id in known or self._found(call) is not None
+            if not call_id or is_taken or call_id.startswith("call-"):
                 renamed = renamed or bool(call_id)
                 call_id = f"turn-{self._recorder.turns}-{number}"
             taken.add(call_id)
@@ -672,6 +701,11 @@ class _RecordedGuardrails(Guardrails):
 
 
 # -- what is stored --------------------------------------------------------------------------------------------------
+
+
+def _step_name(calls: Sequence[ToolCall]) -> str:
+    name = " ".join(str(call.name) for call in calls)
+    return name if len(name) <= 100 else f"{name[:80]}… ({len(calls)} calls)"
 
 
 def _dumped(value: object) -> str:

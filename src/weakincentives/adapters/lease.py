@@ -46,19 +46,22 @@ class FileLease:
 
     def take(self, name: str) -> bool:
         assert fcntl is not None
-        descriptor = os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        self._held[name] = descriptor
-        return True
+        path = self._path(name)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            if _is_at(descriptor, path):
+                self._held[name] = descriptor
+                return True
+            os.close(descriptor)  # given back and removed between the two: a lock on it holds nobody off
 
     def give_back(self, name: str) -> None:
         descriptor = self._held.pop(name, None)
         if descriptor is not None:
-            # Names are never used again, so nobody can be waiting for this very file.
             os.unlink(self._path(name))
             os.close(descriptor)
 
@@ -73,6 +76,14 @@ class FileLease:
         return os.path.join(self._folder, hashlib.sha256(name.encode()).hexdigest()[:32])
 
 
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)
+
+
 class PostgresLease:
     """Advisory locks of one connection, which the server frees when the connection ends.
 
@@ -82,6 +93,7 @@ class PostgresLease:
     def __init__(self, address: str) -> None:
         self._address = address.replace("postgresql+psycopg://", "postgresql://", 1)
         self._held: set[str] = set()
+        self._lost: set[str] = set()
         self._connection = self._connect()
 
     def take(self, name: str) -> bool:
@@ -91,20 +103,24 @@ class PostgresLease:
         return False
 
     def give_back(self, name: str) -> None:
+        self._lost.discard(name)
         if name in self._held:
             self._held.discard(name)
             self._ask("SELECT pg_advisory_unlock(%s)", name)
 
     def refresh(self) -> None:
-        if self._connection.closed or self._connection.broken:
+        if self._connection.closed:
             self._connection = self._connect()
-            held, self._held = self._held, set()
-            for name in held:
-                self.take(name)
-        self._connection.execute("SELECT 1")
+            self._lost |= self._held
+            self._held = set()
+        for name in tuple(self._lost):  # somebody may hold it just now, to take over what seemed left behind
+            if self.take(name):
+                self._lost.discard(name)
+        self._connection.execute("SELECT 1")  # a connection that is gone is only noticed when it is used
 
     def close(self) -> None:
         self._held.clear()
+        self._lost.clear()
         self._connection.close()
 
     def _connect(self) -> Any:
