@@ -33,6 +33,7 @@ from ..filesystem import Filesystem, InMemoryFilesystem
 from ..frozen import frozen
 from ..limits import Budget, Deadline, TokenUsage
 from ..prompt import (
+    GuardContext,
     MarkdownSection,
     Prompt,
     PromptTemplate,
@@ -380,6 +381,23 @@ class AdapterConformance:
         assert at.outcomes == [("write_note", "failed")]
         assert REFUSED in harness.texts()
 
+    def test_a_handler_that_breaks_is_told_and_taken_back(self, harness: AdapterHarness, mode: Mode) -> None:
+        """An exception that nobody expected ends the call, not the run (S18)."""
+
+        def stumble(params: Page, *, context: ToolContext) -> ToolResult[None]:
+            context.session[Page].append(params)
+            raise RuntimeError("the ink is dry")
+
+        at = desk(tools=[Tool[Page, None](name="stumble", description="Break.", handler=stumble)])
+        script = [ScriptTurn(calls=[ToolCall("stumble", {"path": "a"})]), ScriptTurn("Never mind.")]
+
+        response, _ = self.run(harness, mode, harness.adapter(script), at)
+
+        assert response.text == "Never mind."
+        assert at.session[Page].all() == ()
+        assert at.outcomes == [("stumble", "failed")]
+        assert "Internal error: the ink is dry" in harness.texts()
+
     def test_a_failure_does_not_touch_its_neighbours(self, harness: AdapterHarness, mode: Mode) -> None:
         """Of three calls in one reply the middle one fails: the others stay, and each gets its own result."""
         at = desk()
@@ -476,6 +494,35 @@ class AdapterConformance:
 
         assert (response.output, response.turns) == (Answer(4), 2)
         assert any("The final answer does not have the form that was asked for" in text for text in harness.texts())
+
+    def test_feedback_comes_behind_the_results(self, harness: AdapterHarness, mode: Mode) -> None:
+        """What a guard says after the calls of a turn is in the next request."""
+
+        def too_many(context: GuardContext) -> str | None:
+            return "One page is enough." if len(context.session[Note]) > 0 else None
+
+        section = MarkdownSection(title="Notebook", template="Write.", tools=list(TOOLS), feedback=[too_many])
+        at = Desk(PromptTemplate(sections=[section]))
+
+        self.run(harness, mode, harness.adapter([ScriptTurn(calls=[writes("a")]), ScriptTurn("I stop.")]), at)
+
+        told = "\n".join(harness.texts())
+        assert told.index("Wrote a.") < told.index("One page is enough.")
+
+    def test_a_model_that_ends_too_early_goes_on(self, harness: AdapterHarness, mode: Mode) -> None:
+        """What a completion check misses is told, and the answer counts that comes after it."""
+
+        def unwritten(context: GuardContext) -> str | None:
+            return "Nothing is written yet." if len(context.session[Note]) == 0 else None
+
+        section = MarkdownSection(title="Notebook", template="Write.", tools=list(TOOLS), completion=[unwritten])
+        at = Desk(PromptTemplate(sections=[section]))
+        script = [ScriptTurn("Done."), ScriptTurn(calls=[writes("a")]), ScriptTurn("Done now.")]
+
+        response, _ = self.run(harness, mode, harness.adapter(script), at)
+
+        assert (response.text, response.unfinished) == ("Done now.", ())
+        assert any("Nothing is written yet." in text for text in harness.texts(1))
 
     def test_a_step_leaves_the_calls_to_the_caller(self, harness: AdapterHarness) -> None:
         """`stepwise` stops at a call and goes on with its outcome (S47)."""
