@@ -139,3 +139,37 @@ def test_a_tree_that_was_not_put_back_says_how_to_go_on() -> None:
         "/r could not be put back by an earlier call and cannot be used as it is\n"
         "Close this DirectoryTree; the next one that is opened there tries again."
     )
+
+
+@pytest.mark.parametrize("planted", ["store", "blobs", "open to all"])
+def test_a_store_that_others_could_have_filled_is_refused(root: Path, tmp_path: Path, planted: str) -> None:
+    """What lies in a store is dropped when nobody needs it: a link in its place would have us drop other people's files."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / ("0" * 40)).write_text("precious")
+    store = root.parent / f".{root.name}.weakincentives"
+    folder = store
+    if planted == "store":
+        store.symlink_to(victim)
+    else:
+        store.mkdir(mode=0o700)
+        folder = store / "blobs"
+        folder.symlink_to(victim) if planted == "blobs" else folder.mkdir()
+        if planted == "open to all":
+            folder.chmod(0o777)
+    with pytest.raises(TreeStoreError) as caught:
+        DirectoryTree(root)
+    assert str(caught.value) == (
+        f"Cannot keep copies in {folder}: it is not a folder of this user alone. Remove it, or pass store= with another one."
+    )
+    assert (victim / ("0" * 40)).read_text() == "precious"
+
+
+def test_what_is_no_copy_is_not_dropped(root: Path) -> None:
+    """A file that somebody put among the copies stays when the others go."""
+    store = root.parent / "kept-store"
+    DirectoryTree(root, store=store).close()
+    (store / "blobs" / "notes.txt").write_text("mine")
+    with DirectoryTree(root, store=store) as tree:
+        tree.collect()
+    assert (store / "blobs" / "notes.txt").read_text() == "mine"

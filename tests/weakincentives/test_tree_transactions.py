@@ -377,3 +377,54 @@ def test_a_forked_child_is_refused(root: Path, tree: DirectoryTree) -> None:
             os._exit(1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# -- forks -------------------------------------------------------------------------------------------------------------
+
+
+@forks
+def test_a_dead_owner_is_recovered_while_a_process_it_forked_lives(root: Path) -> None:
+    """Invariant 5: its child does not keep the tree for it."""
+    ready, say = os.pipe()
+    wait, never = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        held = DirectoryTree(root)
+        held.join_scope(Scope())
+        (root / "a.txt").write_text("two")
+        if os.fork() == 0:
+            os.close(never)
+            os.read(wait, 1)
+            os._exit(0)
+        os.write(say, b".")
+        signal.pause()
+    assert os.read(ready, 1) == b"."
+    os.kill(owner, signal.SIGKILL)
+    os.waitpid(owner, 0)
+    try:
+        with DirectoryTree(root):
+            assert (root / "a.txt").read_text() == "one"
+    finally:
+        for fd in (ready, say, wait, never):
+            os.close(fd)
+
+
+@forks
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+def test_a_forked_process_does_not_end_its_parents_transaction(root: Path, tree: DirectoryTree, end: str) -> None:
+    """It ends its own copy of the scope; the directory stays as the parent has it."""
+    scope = Scope()
+    tree.join_scope(scope)
+    (root / "a.txt").write_text("two")
+    child = os.fork()
+    if child == 0:
+        try:
+            getattr(scope, end)()
+        except TreeBusyError:
+            os._exit(3)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == (3 if end == "commit" else 0)
+    assert (root / "a.txt").read_text() == "two"
+    scope.rollback()
+    assert (root / "a.txt").read_text() == "one"

@@ -385,8 +385,14 @@ class _TreeBranch:
         for name in names if len(names) <= _TOUCHED else (f"{len(names)} paths in {tree.root}",):
             scope.touch("files", name)
 
-    def prepare(self, scope: Scope, /) -> None:
-        pass
+    @property
+    def _is_forked(self) -> bool:
+        """A forked process ends its copy of a scope; the directory is its parent's."""
+        return os.getpid() != self.tree._pid
+
+    def prepare(self, scope: Scope, /) -> None:  # noqa: ARG002
+        if self._is_forked:
+            raise TreeBusyError.forked(self.tree.root)
 
     def settle(self) -> None:
         """Refuses the commit if it cannot be noted. Where a session's log has decided, the log is asked instead."""
@@ -402,6 +408,8 @@ class _TreeBranch:
     def rollback(self) -> None:
         """May be run again when it was interrupted."""
         tree = self.tree
+        if self._is_forked:
+            return
         with tree._mutex:
             try:
                 self._undo(tree)

@@ -11,9 +11,12 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import orjson
 
@@ -45,6 +48,20 @@ def write_all(fd: int, content: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
+def _make_own(folder: str) -> None:
+    """Make a folder; refuse one that is a link, or that others could have filled: what is in it gets dropped and put back."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    about = os.lstat(folder)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise TreeStoreError(
+            f"Cannot keep copies in {shown(folder)}: it is not a folder of this user alone. "
+            "Remove it, or pass store= with another one."
+        )
+
+
+_is_digest = re.compile(r"[0-9a-f]{40}").fullmatch
+
+
 class Blobs:
     """Contents by digest, one file each."""
 
@@ -52,9 +69,10 @@ class Blobs:
         self._folder = folder
         self._draft = os.path.join(folder, "draft")
         self._clones = True
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _make_own(folder)
+        # What has another name than a digest is not ours, and never dropped.
         with os.scandir(folder) as listing:
-            self._sizes = {entry.name: entry.stat().st_size for entry in listing if entry.name != "draft"}
+            self._sizes = {entry.name: entry.stat().st_size for entry in listing if _is_digest(entry.name)}
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -152,15 +170,16 @@ class Store:
         self._ignore = tuple(ignore)
         self._log_path = os.path.join(folder, "log")
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            _make_own(folder)
             self._lock = self._locked()
+        except (TreeBusyError, TreeStoreError):
+            raise
         except OSError as error:
-            if isinstance(error, TreeBusyError):
-                raise
             raise TreeStoreError(
                 f"Cannot keep copies in {shown(folder)}: {error.strerror or error}. Pass store= with a folder that can be written."
             ) from error
         self._log = -1
+        _stores.add(self)
         try:
             self.logged: Manifest = {}
             """What the log says when it is read again."""
@@ -176,7 +195,7 @@ class Store:
     def _locked(self) -> int:
         path = os.path.join(self.folder, "lock")
         while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -192,7 +211,7 @@ class Store:
     # -- the log ---------------------------------------------------------------------------------------------------
 
     def _read_log(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._log = os.open(self._log_path, flags, 0o600)
         content = b"".join(iter(lambda: os.read(self._log, _CHUNK), b""))
         whole = content[: content.rfind(b"\n") + 1]
@@ -269,7 +288,16 @@ class Store:
         if remove:
             with suppress(OSError):
                 self._remove()
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def leave_to_parent(self) -> None:
+        """A forked process must not keep its parent's lock: the parent may die first."""
+        for fd in (self._log, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._log = self._lock = -1
 
     def _remove(self) -> None:
         self.blobs.sweep(set())
@@ -278,3 +306,14 @@ class Store:
                 os.unlink(os.path.join(self.folder, name))
         os.rmdir(os.path.join(self.folder, "blobs"))
         os.rmdir(self.folder)
+
+
+_stores: WeakSet[Store] = WeakSet()
+
+
+def _after_fork() -> None:
+    for store in tuple(_stores):
+        store.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
