@@ -61,7 +61,7 @@ class Model(ProviderAdapter):
         self.script: list[Said] = list(script)
         self.asked: list[int] = []
         self.told: list[Message] = []
-        self.before: Callable[[int], None] = lambda _: None
+        self.before: Callable[[int], object] = lambda _: None
 
     def send(self, turn: Turn) -> ModelReply:
         number = sum(message.role == "assistant" for message in turn.messages) + self.started_over(turn)
@@ -431,7 +431,7 @@ def test_waiting_ends_when_it_takes_too_long(make: Callable[..., Made]) -> None:
     go = threading.Event()
     model = Model("done")
     durable = make(Loop(model, PromptTemplate(sections=[section()])))
-    model.before = lambda number: go.wait(20) and None
+    model.before = lambda number: go.wait(20)
     run = durable.submit("go")
 
     with pytest.raises(TimeoutError) as waited:
@@ -532,12 +532,29 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, 
     assert str(missing.value) == "Durable runs need DBOS. Install it: pip install 'weakincentives[durable]'"
 
 
+def test_stopping_lets_requests_at_work_end(make: Callable[..., Made]) -> None:
+    """A worker that is told to leave finishes what it has begun."""
+    begun, go = threading.Event(), threading.Event()
+    model = Model("done")
+    durable = make(Loop(model, PromptTemplate(sections=[section()])))
+    model.before = lambda number: (begun.set(), go.wait(20))
+    run = durable.submit("go")
+    assert begun.wait(20)
+    leaving = threading.Thread(target=durable.stop)
+    leaving.start()
+    go.set()
+    leaving.join()
+
+    assert durable.status(run) == "done"
+    durable.close()
+
+
 def test_an_ended_run_can_be_forgotten(make: Callable[..., Made]) -> None:
     """Its records and its session go; one at work stays."""
     go = threading.Event()
     model = Model("done")
     durable = make(Loop(model, PromptTemplate(sections=[section()])))
-    model.before = lambda number: go.wait(20) and None
+    model.before = lambda number: go.wait(20)
     durable.submit("go", request_id="run")
     with pytest.raises(
         DurableRunError, match=r"^Run run is (queued|running) and cannot be forgotten\. Cancel it first\.$"
