@@ -133,6 +133,24 @@ def test_one_adapter_serves_one_event_loop_after_the_other(make: Make) -> None:
     assert len(stage.requests) == 4
 
 
+def test_one_adapter_serves_many_runs_at_once(make: Make) -> None:
+    """On threads and on an event loop; no run sees another's conversation."""
+    adapter, stage = make(*[ScriptTurn("Hello.")] * 16)
+
+    def block() -> str:
+        return adapter.evaluate(plain(), Session()).text
+
+    async def run() -> list[str]:
+        async with adapter:
+            blocking = [asyncio.to_thread(block) for _ in range(8)]
+            waiting = [adapter.aevaluate(plain(), Session()) for _ in range(8)]
+            texts, responses = await asyncio.gather(asyncio.gather(*blocking), asyncio.gather(*waiting))
+            return [*texts, *(response.text for response in responses)]
+
+    assert asyncio.run(run()) == ["Hello."] * 16
+    assert [len(body["messages"]) for body in stage.requests] == [1] * 16
+
+
 def test_a_closed_adapter_opens_again(make: Make) -> None:
     """Closing ends connections, not the adapter."""
     adapter, _ = make(ScriptTurn("One."), ScriptTurn("Two."))
