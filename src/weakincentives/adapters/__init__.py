@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .claude_agent_sdk import ClaudeAgentSDKAdapter
 from .core import Message, ModelReply, PromptResponse, ProviderAdapter, Stepwise, StopReason, Turn
+from .litellm import LiteLLMAdapter
 from .openai import OpenAIAdapter
 from .retries import Retry
 from .scripted import ScriptedAdapter, ScriptError
@@ -12,6 +13,7 @@ from .streaming import Answered, StreamEvent, TextDelta, ToolCalled, ToolFinishe
 __all__ = [
     "Answered",
     "ClaudeAgentSDKAdapter",
+    "LiteLLMAdapter",
     "Message",
     "ModelReply",
     "OpenAIAdapter",

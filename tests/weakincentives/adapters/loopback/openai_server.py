@@ -162,7 +162,7 @@ def _wrong_chat(body: dict[str, Any]) -> str:
         if open_ids:
             return f"The calls {open_ids} have no result."
         open_ids = [call["id"] for call in message.get("tool_calls") or ()]
-        if message["role"] == "assistant" and message["content"] is None and not open_ids:
+        if message["role"] == "assistant" and message.get("content") is None and not open_ids:
             return "An assistant's message has content or calls."
     if open_ids:
         return f"The calls {open_ids} have no result."

@@ -1,0 +1,238 @@
+"""Every provider that LiteLLM knows, through LiteLLM.
+
+The conversation is written in the form of Chat Completions, which LiteLLM translates. Decides what its options and errors
+mean to a run; its own retries are off, because the loop asks again. LiteLLM is imported when a model is first asked: that
+takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final, cast
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import PromptEvaluationError, ThrottledError
+from .core import ModelReply, ProviderAdapter, Turn
+from .openai_chat import ChatWire
+from .openai_parts import PromptRole, StructuredOutput, fault, not_understood, object_of
+from .retries import Retry
+
+_OURS: Final = frozenset({"num_retries", "max_retries", "fallbacks", "stream_timeout"})
+_NOISE: Final = re.compile(r"^(?:litellm\.\w+: |\w*Exception - |Error code: \d+ - )+")
+
+
+class LiteLLMAdapter(ProviderAdapter):
+    """A model by LiteLLM's name for it: `anthropic/claude-…`, `bedrock/…`, `gemini/…`, `ollama/…`, `openai/gpt-…`.
+
+    Keys come from the environment, as LiteLLM documents them, or as `api_key`; `base_url` is for servers of one's own.
+    `router` is a `litellm.Router` or anything else with `completion` and `acompletion`. Further options
+    (`temperature=…`, `reasoning_effort=…`, `drop_params=True`) go with every request as they are.
+    """
+
+    sends_output_schema: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        router: Any = None,
+        structured_output: StructuredOutput = "schema",
+        prompt_role: PromptRole = "system",
+        media: bool = True,
+        max_turns: int | None = 100,
+        max_output_retries: int = 2,
+        retry: Retry | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        **options: Any,
+    ) -> None:
+        """`structured_output`: how the answer's form is asked for; "json" or "text" for models that take no schema.
+        `prompt_role`: "user" for models that want a user's message. `media`: False sends no pictures and files."""
+        super().__init__(max_turns=max_turns, max_output_retries=max_output_retries, retry=retry, clock=clock)
+        if router is not None and (base_url is not None or api_key is not None):
+            raise ValueError("LiteLLMAdapter takes either a router, or base_url and api_key.")
+        self._wire = ChatWire(prompt_role=prompt_role, structured_output=structured_output, media=media)
+        taken = sorted(self._wire.reserved.union(_OURS).intersection(options))
+        if taken:
+            raise ValueError(
+                f"LiteLLMAdapter sets {', '.join(taken)} by itself. Leave {'it' if len(taken) == 1 else 'them'} out."
+            )
+        self.model = model
+        self.options = self._wire.defaults(model, options)
+        self._router = router
+        self._place = {"base_url": base_url, "api_key": api_key}
+
+    def __repr__(self) -> str:
+        return f"<LiteLLMAdapter: {self.model}>"
+
+    def send(self, turn: Turn) -> ModelReply:
+        with _told(self.model):
+            answer = self._client().completion(**self._request(turn))
+            if turn.say is None:
+                return self._wire.reply(_json(answer))
+            reader, refused = self._wire.reader(), _overheard(answer)
+            try:
+                for chunk in answer:
+                    turn.say(reader.take(_json(chunk)))
+            finally:
+                _close(answer)
+            return self._wire.reply(_with_refusal(reader.body(), refused, turn))
+
+    async def asend(self, turn: Turn) -> ModelReply:
+        with _told(self.model):
+            answer = await self._client().acompletion(**self._request(turn))
+            if turn.say is None:
+                return self._wire.reply(_json(answer))
+            reader, refused = self._wire.reader(), _overheard(answer)
+            try:
+                async for chunk in answer:
+                    turn.say(reader.take(_json(chunk)))
+            finally:
+                await answer.aclose()
+            return self._wire.reply(_with_refusal(reader.body(), refused, turn))
+
+    def _client(self) -> Any:
+        return _package() if self._router is None else self._router
+
+    def _request(self, turn: Turn) -> dict[str, Any]:
+        request = self._wire.request(turn, self.options)
+        request["model"] = self.model
+        if self._router is None:
+            request |= {name: value for name, value in self._place.items() if value is not None}
+            request |= {"num_retries": 0, "max_retries": 0}
+        if turn.deadline is not None:
+            left = max(turn.deadline.remaining_seconds, 0.0) + 1.0
+            allowed: object = request.get("timeout")
+            if not isinstance(allowed, int | float) or left < allowed:
+                request["timeout"] = left
+        return request
+
+
+def _package() -> Any:
+    # Without this, importing it asks a server for prices, and waits for the answer.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    try:
+        import litellm  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise PromptEvaluationError(
+            "LiteLLMAdapter needs the package litellm. Install it: pip install 'weakincentives[litellm]'."
+        ) from error
+    litellm.suppress_debug_info = True  # else it prints advice to standard output at every error
+    return litellm
+
+
+def _json(answer: Any) -> dict[str, Any]:
+    """A reply in the form of Chat Completions."""
+    if not hasattr(answer, "model_dump"):
+        raise not_understood(answer)
+    body: dict[str, Any] = answer.model_dump(mode="json", exclude_none=True)
+    for choice in cast("list[dict[str, Any]]", body.get("choices") or []):
+        for message in (object_of(choice, "message"), object_of(choice, "delta")):
+            extras = object_of(message, "provider_specific_fields")
+            if isinstance(extras.get("refusal"), str):  # where LiteLLM keeps what it has no field for
+                message.setdefault("refusal", extras["refusal"])
+    return body
+
+
+# --- refusals in streams ----------------------------------------------------------------------------------------------
+
+
+class _Overheard:
+    """The stream below LiteLLM's, passed through piece by piece; LiteLLM drops a streamed refusal, so it is kept here."""
+
+    def __init__(self, stream: Any, refused: list[str]) -> None:
+        self._stream = stream
+        self._refused = refused
+
+    def __iter__(self) -> _Overheard:
+        return self
+
+    def __next__(self) -> Any:
+        return self._heard(next(self._stream))
+
+    def __aiter__(self) -> _Overheard:
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._heard(await anext(self._stream))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _heard(self, chunk: Any) -> Any:
+        for choice in getattr(chunk, "choices", None) or ():
+            said = getattr(getattr(choice, "delta", None), "refusal", None)
+            if isinstance(said, str):
+                self._refused.append(said)
+        return chunk
+
+
+def _overheard(answer: Any) -> list[str]:
+    """Where the words of a refusal will be. Only the OpenAI client's own streams have them."""
+    import openai
+
+    refused: list[str] = []
+    stream = getattr(answer, "completion_stream", None)
+    kind: type[Any]
+    for kind in (openai.Stream, openai.AsyncStream):
+        if isinstance(stream, kind):
+            answer.completion_stream = _Overheard(stream, refused)
+    return refused
+
+
+def _with_refusal(body: dict[str, Any], refused: list[str], turn: Turn) -> dict[str, Any]:
+    if refused and turn.say is not None:
+        words = "".join(refused)
+        turn.say(words)
+        body["choices"][0]["message"] = {**body["choices"][0]["message"], "refusal": words}
+    return body
+
+
+def _close(answer: Any) -> None:
+    """End a stream that nobody reads to its end; LiteLLM has a way for async ones only."""
+    close = getattr(getattr(answer, "completion_stream", None), "close", None)
+    if close is not None:
+        close()
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _told(model: str) -> Generator[None, None, None]:
+    """Raise LiteLLM's errors as what they mean to a run; they are the OpenAI client's, whatever the provider."""
+    _package()
+    import openai
+
+    try:
+        yield
+    except openai.OpenAIError as error:
+        raise _fault(error, model) from error
+
+
+def _fault(error: Any, model: str) -> PromptEvaluationError | ThrottledError:
+    package = _package()
+    said = _NOISE.sub("", str(getattr(error, "message", "") or error)).strip()
+    if isinstance(error, package.APIConnectionError | package.Timeout):
+        return ThrottledError(
+            f"The provider of {model} cannot be reached: {said.rstrip('.')}. Check base_url and the network, or retry later."
+        )
+    status = getattr(error, "status_code", None)
+    return fault(said, status=status if isinstance(status, int) else None, retry_after=_wait(error))
+
+
+def _wait(error: Any) -> float | None:
+    """Seconds the provider asks for."""
+    for headers in (getattr(error, "litellm_response_headers", None), getattr(error.response, "headers", None)):
+        if isinstance(headers, Mapping):
+            try:
+                seconds = float(cast("Mapping[str, str]", headers)["retry-after"])
+            except (KeyError, ValueError):
+                continue
+            if 0 <= seconds < float("inf"):
+                return seconds
+    return None

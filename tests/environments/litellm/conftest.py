@@ -1,0 +1,25 @@
+"""What holds for every test of this environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ...weakincentives.adapters.loopback.openai_server import OpenAIServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAIServer]:
+    """OpenAI's wire on loopback."""
+    server = OpenAIServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy stands between a test and its double, and no key of the machine is used."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
