@@ -230,7 +230,7 @@ def not_understood(answer: object) -> PromptEvaluationError:
 def _advice(said: str, status: int | None, code: str | None) -> str:
     if code in _LASTING_CODES:
         return " The account has no credit left; trying again cannot help."
-    if code == "context_length_exceeded":
+    if code == "context_length_exceeded" or "context length" in said:
         return " The conversation is too long for the model; start a new run with less in it."
     if status in (401, 403):
         return " Check the API key."

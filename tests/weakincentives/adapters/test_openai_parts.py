@@ -128,6 +128,10 @@ def test_a_lasting_fault_says_what_to_do(given: dict[str, Any], text: str) -> No
             'A server that takes no schema for the answer needs structured_output="text".',
         ),
         ("Encrypted content is not supported with this model.", "Pass include=[] for this model."),
+        (
+            "This model's maximum context length is 4096 tokens",
+            "The conversation is too long for the model; start a new run with less in it.",
+        ),
     ],
 )
 def test_a_refused_option_names_the_setting_that_helps(said: str, advice: str) -> None:
