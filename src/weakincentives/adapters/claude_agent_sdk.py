@@ -90,7 +90,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                     pause = self.retry.pause(attempt, error.retry_after)
                     left = evaluation.deadline
                     late = left is not None and pause is not None and left.remaining_seconds <= pause
-                    if pause is None or late or run.has_replied:
+                    if pause is None or late or not run.can_start_over:
                         raise
                     await self.clock.asleep(pause)
 

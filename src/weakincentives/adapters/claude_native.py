@@ -18,7 +18,7 @@ from ..errors import ToolValidationError
 from ..filesystem import HostFilesystem
 from ..filesystem.tree import DirectoryTree
 from ..prompt import Tool, ToolContext, ToolResult
-from ..prompt.tool import Effects
+from ..prompt.tool import Effects, ToolHandler
 from ..runtime import ToolCall, ToolOutcome, aexecute_tool
 
 READERS = frozenset(
@@ -57,7 +57,8 @@ class NativeTools:
         return call_id in self._pending
 
     async def begin(self, call: ToolCall, surroundings: Mapping[str, Any]) -> ToolOutcome | None:
-        """Judge a call and open its transaction. None: it may run now; else how it ended without running."""
+        """Judge a call and open its transaction. None: it may run now, until `end`. Else how it ended: it may not run, or
+        it has succeeded in starting something whose end is not waited for."""
         assert call.call_id is not None
         tool = self._tool(call.name)
         pending = self._pending[call.call_id] = _NativeCall(call)
@@ -70,11 +71,10 @@ class NativeTools:
         except BaseException:
             pending.task.cancel()
             raise
-        if pending.task.done() and (call.name in STARTERS or not pending.started.done()):
-            del self._pending[call.call_id]
-            outcome = pending.outcome()
-            return None if outcome.success else outcome
-        return None
+        if pending.started.done():
+            return None
+        del self._pending[call.call_id]
+        return pending.outcome()
 
     async def end(self, call_id: str, result: ToolResult[Any]) -> ToolOutcome | None:
         """A native tool has ended, or was never run: keep or take back what it did. None: nobody waits for this."""
@@ -103,14 +103,7 @@ class NativeTools:
                 effects = "none"
             elif name in WRITERS:
                 effects = "local"
-            tool = Tool.from_json_schema(
-                name="native",
-                description="A tool of Claude Code.",
-                schema={"type": "object"},
-                handler=self._hold,
-                effects=effects,
-            )
-            object.__setattr__(tool, "name", name)  # as Claude spells it, which is not how our own are spelled
+            tool = named_tool(name, self._hold, effects)
             self._tools[name] = tool
         return tool
 
@@ -155,6 +148,15 @@ class NativeTools:
             if isinstance(path, str) and os.path.isabs(path) and self._is_inside(path):
                 params[key] = os.path.relpath(os.path.realpath(path), self._root)
         return params
+
+
+def named_tool(name: str, handler: ToolHandler[dict[str, Any], Any], effects: Effects) -> Tool[Any, Any]:
+    """A tool of Claude Code by the name that Claude gives it, which is not how our own are spelled."""
+    tool = Tool.from_json_schema(
+        name="native", description="A tool of Claude Code.", schema={"type": "object"}, handler=handler, effects=effects
+    )
+    object.__setattr__(tool, "name", name)
+    return tool
 
 
 class _NativeCall:

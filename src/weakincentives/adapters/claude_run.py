@@ -28,7 +28,7 @@ from ..prompt.rendering import OutputT
 from ..prompt.tool_result import ImageBlock, TextBlock, content_blocks
 from ..runtime import ToolCall, ToolOutcome, aexecute_tool
 from ..session import log_slice
-from .claude_native import READERS, STARTERS, NativeTools
+from .claude_native import READERS, NativeTools, named_tool
 from .core import ASYNC, Evaluation, Message, ModelReply, PromptResponse, StopReason
 from .streaming import StreamEvent, ToolCalled, ToolFinished
 
@@ -41,6 +41,8 @@ _BUSY = frozenset({429, 500, 502, 503, 504, 529})
 _LONGEST_HOOK = 7 * 24 * 3600.0
 """Seconds a hook may take: a call waits there for its turn, and for somebody's approval."""
 _LONGEST_INTERRUPT = 5.0
+_NEXT_INTERRUPT = 0.5
+_LONGEST_KEPT = 10_000
 _LONGEST_RESULT = 500_000
 _OVER = "The run has ended."
 _TAKEN_BACK = "The call failed, so what it changed in the workspace was taken back."
@@ -117,10 +119,12 @@ class ClaudeRun(Generic[OutputT]):
         """By call: the end of the reply that asks for it."""
         self._of_agents: set[str] = set()
         """Calls of Claude's own sub-agents, whose replies are not shown to us."""
+        self._known: frozenset[str] = frozenset()
+        """The tools that Claude Code has, by the names it gives them."""
         self._outcomes: dict[str, ToolOutcome] = {}
         self._counted = TokenUsage()
-        self.has_replied = False
-        """Whether the model said anything in this process: then it cannot be started over."""
+        self.can_start_over = not (options.resume or options.session_id or options.continue_conversation)
+        """Whether nothing would be lost or said twice: not once the model has replied, nor in a conversation of old."""
 
     # -- from question to answer -----------------------------------------------------------------------------------
 
@@ -152,6 +156,8 @@ class ClaudeRun(Generic[OutputT]):
 
     async def _ask(self, text: str) -> ModelReply:
         """Send one message and wait until Claude Code has nothing more to do."""
+        if self._stopping is not None:
+            await self._stopping  # or it would stop what is asked now
         if self._error is not None:
             raise self._error
         self._result = asyncio.get_running_loop().create_future()
@@ -172,17 +178,18 @@ class ClaudeRun(Generic[OutputT]):
         return ModelReply(text, (), stop, raw=result)
 
     async def _close(self) -> None:
-        """End the process, then what it had begun."""
+        """End the process, then what it had begun (INVARIANT 3)."""
+        self._fail(PromptEvaluationError(_OVER))  # nothing is begun any more
         if self._result.done() and not self._result.cancelled():
             self._result.exception()  # it was raised where somebody waited, or nobody waits any more
         try:
-            for task in (self._reader, self._stopping):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait((task,))
             if self._reader is not None and not self._is_idle:
                 await self._interrupt()
             await self._client.disconnect()
+            for task in (self._stopping, self._reader):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait((task,))
         finally:
             await self._native.close()
 
@@ -193,6 +200,13 @@ class ClaudeRun(Generic[OutputT]):
                 await self._client.interrupt()
         except Exception:  # INVARIANT: a close goes on; the process is ended in any case
             _logger.debug("Claude Code could not be interrupted", exc_info=True)
+
+    async def _stop(self) -> None:
+        """Keep Claude Code from going on by itself. One that comes between two requests does not count, so try again."""
+        result = self._result
+        while not result.done():
+            await self._interrupt()
+            await asyncio.wait((result,), timeout=_NEXT_INTERRUPT)
 
     def _fail(self, error: BaseException) -> None:
         """End the run with this error, unless it has one."""
@@ -223,16 +237,19 @@ class ClaudeRun(Generic[OutputT]):
     # -- what it says ----------------------------------------------------------------------------------------------
 
     async def _listen(self, messages: AsyncIterator[Any]) -> None:
+        """Hear everything, to the end of the process: one that is not listened to does not even stop when told."""
         try:
             async for message in messages:
-                await self._hear(message)
+                if self._error is None:
+                    try:
+                        await self._hear(message)
+                    except asyncio.CancelledError:
+                        raise
+                    except BaseException as error:  # noqa: BLE001  INVARIANT: raised to whoever evaluates
+                        self._fail(error)
             self._fail(self._broken(EOFError("it ended without an answer.")))
-        except asyncio.CancelledError:
-            raise
         except self._sdk.ClaudeSDKError as error:
             self._fail(self._broken(error))
-        except BaseException as error:  # noqa: BLE001  INVARIANT: what a listener raises ends the run, not this task alone
-            self._fail(error)
 
     async def _hear(self, message: Any) -> None:
         sdk = self._sdk
@@ -251,7 +268,9 @@ class ClaudeRun(Generic[OutputT]):
                     # Claude Code's own rules kept it from running, so no hook told of its end.
                     await self._end_native(block.tool_use_id, ToolResult.error(_plain(block.content)))
         elif isinstance(message, sdk.SystemMessage):
-            if message.subtype == "api_retry":
+            if message.subtype == "init":
+                self._known = frozenset(message.data.get("tools") or ())
+            elif message.subtype == "api_retry":
                 self._hear_busy(message.data)
         elif isinstance(message, sdk.ResultMessage):
             self._end_reply()
@@ -271,7 +290,7 @@ class ClaudeRun(Generic[OutputT]):
             self._end_reply()
             if not self._is_asked:
                 self._evaluation.next_turn()
-            self._is_asked, self._is_open, self.has_replied = False, True, True
+            self._is_asked, self._is_open, self.can_start_over = False, True, False
             self._reply = _Reply(event["message"])
         elif reply is None or not self._is_open:
             return
@@ -298,7 +317,7 @@ class ClaudeRun(Generic[OutputT]):
             self._announce_end(call_id)
         if reply.stop_reason == "max_tokens" and not reply.call_ids:
             self._is_cut = True
-            self._stopping = asyncio.create_task(self._client.interrupt())
+            self._stopping = asyncio.create_task(self._stop())
 
     def _end_of(self, call_id: str) -> asyncio.Future[None]:
         end = self._ends.get(call_id)
@@ -323,7 +342,7 @@ class ClaudeRun(Generic[OutputT]):
         adapter, deadline = self._evaluation.adapter, self._evaluation.deadline
         pause = float(data.get("retry_delay_ms") or 0) / 1000
         late = deadline is not None and deadline.remaining_seconds <= pause
-        if not self.has_replied or late or pause > adapter.retry.longest:
+        if self.can_start_over or late or pause > adapter.retry.longest:
             status = data.get("error_status")
             self._fail(ThrottledError(f"Claude is too busy to answer: status {status}.", pause))
 
@@ -372,11 +391,14 @@ class ClaudeRun(Generic[OutputT]):
         outcome = await self._native.begin(call, self._evaluation.surroundings)
         if outcome is not None:
             self._finished(outcome)
-            return _decision("deny", outcome.text)
+            if not outcome.success:
+                return _decision("deny", outcome.text)
         return _decision("allow") if self._allows and name not in READERS else {}
 
     async def _after(self, data: dict[str, Any]) -> dict[str, Any]:
-        outcome = await self._end_native(str(data["tool_use_id"]), ToolResult.ok(data.get("tool_response")))
+        outcome = await self._end_native(
+            str(data["tool_use_id"]), ToolResult.ok(None, _plain(data.get("tool_response")))
+        )
         if outcome is None or outcome.success:
             return {}
         return {"decision": "block", "reason": f"{outcome.text}\n{_TAKEN_BACK}"}
@@ -404,11 +426,9 @@ class ClaudeRun(Generic[OutputT]):
                 self._of_agents.add(call_id)
             await self._heard(call_id)
             outcome = self._outcomes.pop(call_id, None)
-            if outcome is None and str(entry["tool_name"]) not in STARTERS:
-                outcome = await self._unasked(entry)
-                told.append(outcome.text)
-            if outcome is not None:
-                outcomes.append(outcome)
+            if outcome is None:
+                outcome = await self._unasked(entry, told)
+            outcomes.append(outcome)
             self._ends.pop(call_id, None)
             self._of_agents.discard(call_id)
         if data.get("agent_id"):
@@ -425,30 +445,37 @@ class ClaudeRun(Generic[OutputT]):
         self._is_asked = True
         return _context("PostToolBatch", "\n\n".join(told))
 
-    async def _unasked(self, entry: Mapping[str, Any]) -> ToolOutcome:
-        """The outcome of a call that Claude Code has answered itself: it was never run, and must not be now."""
-        name = str(entry["tool_name"]).removeprefix(_PREFIX)
+    async def _unasked(self, entry: Mapping[str, Any], told: list[str]) -> ToolOutcome:
+        """The outcome of a call that Claude Code has answered itself: it was not run, and must not be now. What the
+        model should know beside that answer goes to `told`."""
+        evaluation = self._evaluation
+        wire_name = str(entry["tool_name"])
         arguments: Any = entry["tool_input"] or {}
+        name = wire_name.removeprefix(_PREFIX)
         unparsed: dict[str, Any] | None = arguments.get(_UNPARSED)
         if unparsed is not None:
             arguments = str(unparsed.get("raw", ""))
-        evaluation = self._evaluation
         call = ToolCall(name, arguments, str(entry["tool_use_id"]), evaluation.prompt)
         self._emit(ToolCalled(call))
-        binding = evaluation.prompt.find_tool(name, evaluation.session)
-        if binding is None or (unparsed is not None and not _is_json(arguments)):
+        is_ours = evaluation.prompt.find_tool(name, evaluation.session) is not None
+        is_unknown = not is_ours and wire_name not in self._known
+        if is_unknown or (is_ours and unparsed is not None and not _is_json(arguments)):
             outcome = await aexecute_tool(call, **evaluation.surroundings)
+            told.append(outcome.text)
         else:
             said = _plain(entry.get("tool_response")) or f"Claude Code did not run '{name}'."
+            if is_ours and wire_name not in self._known:
+                said = f"The tool '{name}' is called '{_PREFIX}{name}' here. Retry with that name."
+                told.append(said)
 
-            def tell(params: dict[str, Any], *, context: Any) -> ToolResult[Any]:  # noqa: ARG001
+            async def tell(params: dict[str, Any], *, context: Any) -> ToolResult[Any]:  # noqa: ARG001
                 return ToolResult.error(said)
 
-            stand_in = Tool.from_json_schema(
-                name=name, description="A call that was not run.", schema={"type": "object"}, handler=tell
-            )
-            recorded = ToolCall(name, stand_in, call.call_id, evaluation.prompt, dict(call.params))  # pyright: ignore[reportArgumentType]
-            outcome = replace(await aexecute_tool(recorded, **evaluation.surroundings), call=call)
+            # No policy is asked about what does not run.
+            stand_in: Any = named_tool(name, tell, "none")
+            run = {**evaluation.surroundings, "prompt": None}
+            ended = await aexecute_tool(ToolCall(name, stand_in, call.call_id, None, dict(call.params)), **run)
+            outcome = replace(ended, call=call)
         self._emit(ToolFinished(outcome))
         return outcome
 
@@ -508,11 +535,14 @@ class ClaudeRun(Generic[OutputT]):
         async def called(data: dict[str, Any], _tool_use_id: object, _context: object) -> dict[str, Any]:
             if self._error is None:
                 try:
-                    return await hook(data)
+                    answer = await hook(data)
                 except asyncio.CancelledError:
                     raise
                 except BaseException as error:  # noqa: BLE001  INVARIANT: raised to whoever evaluates
                     self._fail(error)
+                else:
+                    if self._error is None:  # nothing ended the run while this call waited for its turn
+                        return answer
             stop = _decision("deny", _OVER) if name == "PreToolUse" else {}
             return {"continue_": False, "stopReason": _OVER, **stop}
 
@@ -575,13 +605,22 @@ def _context(event: str, text: str) -> dict[str, Any]:
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}} if text else {}
 
 
-def _plain(content: object) -> str:
-    """The text of a result block, in whichever form it comes."""
+def _plain(content: Any) -> str:
+    """What a native tool has said, as text that can be kept: its beginning, in whichever form it comes."""
     if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "\n".join(str(block.get("text", "")) for block in cast("list[dict[str, Any]]", content))
-    return "" if content is None else json.dumps(content, ensure_ascii=False, default=str)
+        text = content
+    elif isinstance(content, list):
+        text = "\n".join(str(block.get("text", "")) for block in cast("list[dict[str, Any]]", content))
+    elif isinstance(content, dict) and "stdout" in content:
+        said = cast("dict[str, Any]", content)
+        text = "\n".join(str(said[name]) for name in ("stdout", "stderr") if said.get(name))
+    else:
+        text = "" if content is None else json.dumps(content, ensure_ascii=False, default=str)
+    return (
+        text
+        if len(text) <= _LONGEST_KEPT
+        else f"{text[:_LONGEST_KEPT]} [cut: {_LONGEST_KEPT} of {len(text)} characters]"
+    )
 
 
 def _is_json(text: str) -> bool:

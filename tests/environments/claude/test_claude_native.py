@@ -208,6 +208,24 @@ def test_what_the_permissions_of_claude_code_refuse_is_recorded(claude: ClaudeHa
     assert [path.name for path in claude.workspace.iterdir()] == ["a"]
 
 
+def test_a_native_call_with_bad_arguments_is_recorded(claude: ClaudeHarness) -> None:
+    """Claude Code refuses it before any hook; it is a failed call all the same, and no policy is asked."""
+    session = Session()
+    asked: list[str] = []
+
+    class Asked:
+        def check(self, tool_name: str, params: Any, *, context: ToolContext) -> None:
+            asked.append(tool_name)
+
+    script = [ScriptTurn(calls=[ToolCall("Write", {"content": 7})]), ScriptTurn("Sorry.")]
+
+    claude.adapter(script, tools=NATIVE).evaluate(prompt([Asked()]), session)
+
+    assert outcomes(session) == [("Write", "failed")]
+    assert asked == []
+    assert not told(claude, "Unknown tool")
+
+
 def test_native_calls_of_one_reply_do_not_share_a_fate(claude: ClaudeHarness) -> None:
     """Of two commands the second fails: what the first did stays."""
     session = Session()
@@ -235,7 +253,7 @@ def test_a_tree_of_another_directory_is_refused(claude: ClaudeHarness, tmp_path:
     """Better no run than one that takes back the wrong directory."""
     with DirectoryTree(claude.home) as tree:
         bound = prompt().bind(resources={DirectoryTree: tree})
-        with pytest.raises(ValueError, match="Set options.cwd to it."):
+        with pytest.raises(ValueError, match=r"Set options\.cwd to it\."):
             claude.adapter([], tools=NATIVE).evaluate(bound, Session())
 
 

@@ -27,7 +27,7 @@ class MessagesServer:
         """The bodies of requests for an answer, in the order they came."""
         self.script: deque[ScriptTurn] = deque()
         self.unanswered = ""
-        """A request whose last message says this is kept waiting, and counts for nothing."""
+        """The next request that says this is kept waiting, and counts for nothing."""
         self.renames = True
         """Whether calls are made by the names that the request gives the tools, with their server's name before them."""
         self.closing = threading.Event()
@@ -54,7 +54,8 @@ class MessagesServer:
     def take(self, body: dict[str, Any]) -> ScriptTurn:
         """The turn that answers this request."""
         with self._lock:
-            if self.unanswered and self.unanswered in json.dumps(body["messages"][-1]):
+            if self.unanswered and self.unanswered in json.dumps(body["messages"]):
+                self.unanswered = ""
                 return ScriptTurn(hang=True)
             self.requests.append(body)
             return self.script.popleft() if self.script else ScriptTurn("The script is over.", status=400)
