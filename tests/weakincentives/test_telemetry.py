@@ -32,7 +32,7 @@ from weakincentives.prompt import (
     ToolResult,
     tool,
 )
-from weakincentives.runtime import MainLoop, RunFailed, Session, ToolCall, ToolInvoked, execute_tool
+from weakincentives.runtime import MainLoop, RunFailed, Session, ToolCall, ToolInvoked, aexecute_tool, execute_tool
 from weakincentives.serde import Secret
 
 
@@ -379,6 +379,24 @@ def test_what_a_durable_run_plays_back_has_no_spans(spans: Spans, tmp_path: Path
         assert durable.result("run", timeout=20).text == "done"
 
     assert spans.names() == ["chat", "execute_tool note", "chat", "invoke_agent", "chat", "invoke_agent"]
+
+
+def test_calls_of_an_adapter_with_a_loop_of_its_own_are_traced_too(spans: Spans) -> None:
+    """They are known by their events; there are no turns to tell."""
+
+    class Whole(ScriptedAdapter):
+        async def run(self, evaluation: Any, driver: Any) -> Any:
+            await aexecute_tool(ToolCall("note", {"text": "half"}, "c1"), **evaluation.surroundings)
+            return evaluation.hear(ModelReply("done"))
+
+    adapter = TracedAdapter(Whole([]), tracer_provider=spans.provider)
+    asyncio.run(adapter.aevaluate(prompt(), Session()))
+
+    assert spans.names() == ["execute_tool note", "invoke_agent"]
+    call, agent = spans.all()
+    assert call.parent is not None
+    assert call.parent.span_id == agent.context.span_id
+    assert [name for name, _ in happened(call)] == ["transaction.rolled_back"]
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

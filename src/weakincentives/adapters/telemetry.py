@@ -79,13 +79,25 @@ class TracedAdapter(ProviderAdapter):
                 driver.runs = _TracedDriver(self, driver.runs)
             else:
                 driver = _TracedDriver(self, driver)
-            whole = type(self.inner).run is not ProviderAdapter.run
             with _telling(evaluation.session, span):
-                response = await (self.inner.run(evaluation, driver) if whole else super().run(evaluation, driver))
+                if type(self.inner).run is ProviderAdapter.run:
+                    response = await super().run(evaluation, driver)
+                else:
+                    response = await self._watch(evaluation, driver, span)
             span.set_attributes(_usage(response.usage))
             span.set_attribute("gen_ai.response.finish_reasons", [_FINISH[response.stop_reason]])
             span.set_attribute("weakincentives.turns", response.turns)
             return response
+
+    async def _watch(self, evaluation: Evaluation[OutputT], driver: Driver, span: Any) -> PromptResponse[OutputT]:
+        """Run an adapter that has a loop of its own: its calls are known by their events alone."""
+        place = self._trace.set_span_in_context(span)
+        run = Run(**evaluation.surroundings)
+        forget = evaluation.session.dispatcher.subscribe(ToolInvoked, lambda event: self.tell_call(event, run, place))
+        try:
+            return await self.inner.run(evaluation, driver)
+        finally:
+            forget()
 
     @contextmanager
     def _span(self, name: str, attributes: Mapping[str, Any], *, client: bool = False) -> Any:
@@ -142,14 +154,14 @@ class TracedAdapter(ProviderAdapter):
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def about_call(self, call: ToolCall, run: Run) -> dict[str, Any]:
+    def about_call(self, name: str, call_id: str | None, run: Run) -> dict[str, Any]:
         about: dict[str, Any] = {
             "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": call.name,
-            "gen_ai.tool.call.id": call.call_id or "",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": call_id or "",
             "gen_ai.tool.type": "function",
         }
-        binding = None if run.prompt is None else run.prompt.find_tool(call.name, run.session)
+        binding = None if run.prompt is None else run.prompt.find_tool(name, run.session)
         if binding is not None:
             about["gen_ai.tool.description"] = binding.tool.description
             about["weakincentives.tool.effects"] = binding.tool.effects
@@ -179,15 +191,11 @@ class TracedAdapter(ProviderAdapter):
         if outcome != "pending":
             self.fail(span, outcome)
 
-    def tell_call(self, call: ToolCall, run: Run) -> None:
-        """A span for a call that has ended: one of several that ran side by side."""
-        event = run.session[ToolInvoked].get(call.call_id)
-        if event is None:
-            return
+    def tell_call(self, event: ToolInvoked, run: Run, place: Any = None) -> None:
+        """A span for a call that has ended."""
         start = int(event.timestamp * 1_000_000_000)
-        span = self._tracer.start_span(
-            f"execute_tool {call.name}", attributes=self.about_call(call, run), start_time=start
-        )
+        about = self.about_call(event.tool_name, event.call_id, run)
+        span = self._tracer.start_span(f"execute_tool {event.tool_name}", place, attributes=about, start_time=start)
         self.describe_call(span, event)
         span.end(end_time=start + int(event.duration * 1_000_000_000))
 
@@ -230,9 +238,11 @@ class _TracedDriver(Driver):
                 return await self._driver.execute(group, surroundings)
             finally:
                 for call in group:
-                    adapter.tell_call(call, run)
+                    event = run.session[ToolInvoked].get(call.call_id)
+                    if event is not None:
+                        adapter.tell_call(event, run)
         (call,) = group
-        with adapter._span(f"execute_tool {call.name}", adapter.about_call(call, run)) as span:
+        with adapter._span(f"execute_tool {call.name}", adapter.about_call(call.name, call.call_id, run)) as span:
             try:
                 return await self._driver.execute(group, surroundings)
             finally:
