@@ -13,6 +13,7 @@ FilesystemError                              (weakincentives.errors)
 ├── FileAccessError(PermissionError)         the system denies it
 ├── DiskError                                the disk failed, is full, or is another one
 ├── JournalError                             the undo journal of a disk tree cannot be used
+├── FileTooLargeError(ValueError)            more than can be taken at once
 ├── InvalidPathError(ValueError)             not a path here
 ├── InvalidPatternError(ValueError)          not a glob or regular expression here
 └── BinaryContentError(ValueError)           bytes that are not text, or text that is not bytes
@@ -195,6 +196,14 @@ class JournalError(FilesystemError):
     @classmethod
     def forked(cls: type[_E], root: str) -> _E:
         return cls(f"Cannot write to {root} in a forked process: the transaction belongs to the process that began it.")
+
+
+class FileTooLargeError(FilesystemError, ValueError):
+    """More than can be taken at once."""
+
+    @classmethod
+    def searching(cls: type[_E], path: str, size: int, most: int) -> _E:
+        return cls(f"Cannot search {path}: it has {size} bytes, at most {most} are searched\nChoose a smaller file.")
 
 
 class InvalidPathError(FilesystemError, ValueError):

@@ -19,11 +19,15 @@ from .errors import (
     FileAlreadyExistsError,
     FileIsDirectoryError,
     FileMissingError,
+    FileTooLargeError,
     InvalidPathError,
     InvalidPatternError,
     NotDirectoryError,
 )
 from .paths import ROOT, is_inside, join, normalize
+
+MAX_SEARCHED_BYTES = 64 * 1024 * 1024
+"""Larger files hold data, not text that somebody searches; reading one may take all memory there is."""
 
 # `list` is a method below, so its annotations cannot use the builtin's name.
 Names: TypeAlias = list[str]
@@ -168,7 +172,8 @@ class Filesystem(ABC):
         """The lines that a regular expression (RE2 syntax) is found in, by path and line number.
 
         `path` is a directory or one file. `glob` keeps only some files: by name ('*.py'), or by whole path from the
-        root if it has a slash. Binary files are passed over, unless the one file asked for is binary.
+        root if it has a slash. Binary files, and those too large to be read at once, are passed over; if one is the file
+        asked for, that is an error.
         """
         find = _line_finder(pattern)
         wanted = None if glob is None else globs.parse(glob)
@@ -182,6 +187,10 @@ class Filesystem(ABC):
             if wanted is not None and not wanted.selects(name):
                 continue
             try:
+                if (size := self._size_on_disk(name)) > MAX_SEARCHED_BYTES:
+                    if only:
+                        raise FileTooLargeError.searching(name, size, MAX_SEARCHED_BYTES)
+                    continue
                 content = self.read_bytes(name)
             except FileNotFoundError:  # it went away during the search
                 continue
@@ -206,6 +215,10 @@ class Filesystem(ABC):
     def _children(self, path: str) -> Mapping[str, bool]:
         """Names in a directory; True for directories."""
         return {name: self.is_dir(join(path, name)) for name in self.list(path)}
+
+    def _size_on_disk(self, path: str) -> int:
+        """What reading a file would take; 0 where it is in memory already."""
+        return self.stat(path).size
 
     def _present(self, path: str) -> Mapping[str, bool]:
         """As `_children`; nothing for a directory that went away during a search."""

@@ -111,3 +111,16 @@ def test_names_that_cannot_be_used_do_not_hide_the_others(disk: Disk, tmp_path: 
         "broken (cannot be used)\nloop (cannot be used)\nout (cannot be used)\nsame.py (22 bytes)\nsrc/"
     )
     assert disk("glob_files", pattern="**/*") == "2 paths:\n\n/workspace/same.py\n/workspace/src/app.py"
+
+
+def test_a_file_larger_than_memory_is_not_read(disk: Disk, tmp_path: Path) -> None:
+    """It is told, and passed over by searches for other things."""
+    with (tmp_path / "root" / "weights.bin").open("wb") as file:
+        file.truncate(1 << 40)
+    assert disk("read_file", path="weights.bin") == (
+        "Cannot read weights.bin: it has 1099511627776 bytes, at most 268435456 are read at once\nChoose a smaller file."
+    )
+    assert disk("grep_files", pattern="^port") == "1 match in 1 file:\n\n/workspace/src/app.py:2: port = 80"
+    assert disk("grep_files", pattern="^port", path="weights.bin") == (
+        "Cannot search weights.bin: it has 1099511627776 bytes, at most 67108864 are searched\nChoose a smaller file."
+    )

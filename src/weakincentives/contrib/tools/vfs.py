@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 
 _GREP_LINE_CHARS = 500
 _LIST_LIMIT = 1_000
+_MAX_BYTES = 256 * 1024 * 1024
 _FILES_ONLY = {"write_file": "path", "edit_file": "path", "copy_file": "dst", "move_file": "dst"}
 
 # -- what the model sends ----------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class _FileTools:
 
     def read_file(self, params: ReadFileParams, *, context: ToolContext) -> ToolResult[ReadFileResult]:
         fs, place, shown = self._at(params.path, context)
-        content = fs.read_bytes(place)
+        content = _content("read", fs, place, params.path)
         if is_binary(content):
             return ToolResult.ok(
                 ReadFileResult(shown, "", 0, 0, 0, binary=True),
@@ -296,7 +297,7 @@ class _FileTools:
 
     def edit_file(self, params: EditFileParams, *, context: ToolContext) -> ToolResult[FileChange]:
         fs, place, shown = self._at(params.path, context)
-        content = fs.read_bytes(place)
+        content = _content("edit", fs, place, params.path)
         if is_binary(content):
             raise ToolValidationError(
                 f"Cannot edit {params.path}: it is a binary file ({_counted(len(content), 'byte')})\nChoose a text file."
@@ -416,6 +417,16 @@ class _FileTools:
             lines.pop()
         shown = {near for at in matching for near in range(max(at - more, 1), min(at + more, len(lines)) + 1)}
         return [GrepLine(self.root.show(path), at, lines[at - 1], at in matching) for at in sorted(shown)]
+
+
+def _content(verb: str, fs: Filesystem, place: str, path: str) -> bytes:
+    """All of a file, unless it is one that nobody reads by lines: on disk it may be larger than memory."""
+    size = fs.stat(place).size if fs.is_file(place) else 0
+    if size > _MAX_BYTES:
+        raise ToolValidationError(
+            f"Cannot {verb} {path}: it has {_counted(size, 'byte')}, at most {_MAX_BYTES} are read at once\nChoose a smaller file."
+        )
+    return fs.read_bytes(place)
 
 
 def _changed(message: str, change: FileChange) -> ToolResult[FileChange]:
