@@ -804,7 +804,10 @@ def test_a_made_up_event_of_a_provider_frees_nothing() -> None:
     assert session.reply(call("c2", "shell_exec")).decision == "block"
 
 
-@pytest.mark.parametrize(("text", "decision"), [(" \n", "block"), ("\u200b\u2060", "block"), (".", "allow")])
+@pytest.mark.parametrize(
+    ("text", "decision"),
+    [(" \n", "block"), ("\u200b\u2060", "block"), ("\u3164\u115f", "block"), (".", "allow"), ("\u00e9", "allow")],
+)
 def test_a_text_that_shows_nothing_is_no_word_of_the_user(text: str, decision: str) -> None:
     """G16: blank and invisible texts clear nothing."""
     session = reviewed("{user_turn: true}")
@@ -1147,3 +1150,117 @@ def test_a_made_up_event_frees_nothing_when_facts_are_judged_again() -> None:
         registers = apply(registers, delta)
         told.append(ruling.decision)
     assert told == ["allow", "allow", "allow", "deny_call"]
+
+
+# what is bound, capped or in doubt
+
+
+def test_an_approval_does_not_outlive_its_plan() -> None:
+    """G23: what an operator approved under one plan is asked for again under another."""
+    text = "governance:\n  - {id: ask, kind: tool_selector, action: require_approval, tool: {name: x}}\n"
+    session = Session(text)
+    session.request(user("a"))
+    (finding,) = session.reply(call("c", "x")).findings
+    session.plan = compile_plan(
+        load_config(f"{text}  - {{id: n, kind: tool_selector, action: annotate, tool: {{name: y}}}}\n")
+    )
+    assert session.reply(call("c", "x"), approvals=(finding.key,)).calls[0].status == "require_approval"
+
+
+def test_a_definition_beyond_those_pinned_counts_as_changed() -> None:
+    """G6, G30: the cap on pinned definitions errs towards denying."""
+    session = Session(
+        "governance:\n  - {id: d, kind: tool_selector, action: block, tool: {mark: definition_changed}}\n"
+    )
+    tools = [DeclaredTool(f"t{number}") for number in range(512)]
+    assert session.request(user("a"), tools=tools).decision == "allow"
+    session.reply(said("k"))
+    assert session.request(user("a"), said("k"), user("b"), tools=[*tools, DeclaredTool("more")]).decision == "block"
+
+
+def test_a_claim_that_names_another_tool_than_the_call_is_contradicted() -> None:
+    """G7: an attestation about a call that we saw cannot give it another identity, whatever the risk."""
+    session = Session(NO_SHELL)
+    claims = {"namespace": "other", "name": "tool", "tool_call_id": "c1"}
+    ruling = session.request(user("a"), call("c1", "x"), result("c1"), claims=claims, claims_trusted=True)
+    assert ruling.facts[-1].marks == ("claim_contradicted",)
+
+
+def test_a_preference_that_a_reply_missed_binds_the_next_request() -> None:
+    """G12: a preferred model that did not answer is preferred for the next request."""
+    session = Session(
+        "targets: [{model: a, provider: scripted}, {model: b, provider: scripted}]\n"
+        "governance:\n  - {id: p, kind: tool_selector, action: reroute, target_model: b, tool: {name: x}}\n"
+    )
+    session.request(user("a"))
+    session.reply(call("c", "x"), target="a")
+    assert session.request(user("a"), call("c", "x"), said("k"), user("b")).route.prefer == ("b",)
+
+
+def test_a_matcher_on_trust_tells_results_apart() -> None:
+    """G13: a rule about trusted results leaves the others alone."""
+    session = Session(
+        "catalog: [{match: own, namespace: own, results: trusted}]\n"
+        "governance:\n  - {id: t, kind: tool_selector, action: annotate, tool: {source: tool_result, trust: trusted}}\n"
+    )
+    ruling = session.request(user("a"), call("1", "own"), call("2", "web"), result("1"), result("2"))
+    assert [ruling.facts[index].raw_name for one in ruling.findings for index in one.facts] == ["own"]
+
+
+def test_a_list_for_repairs_is_compared_with_the_request_that_shows_the_failure() -> None:
+    """G14: while a call is being repaired, tools that the list for repairs does not name are refused."""
+    session = Session(
+        "governance:\n  - {id: l, kind: allowed_tools, phase: argument_repair, allowed_tools: [{name: x}]}\n"
+    )
+    items = [user("a"), call("1", "x", "no json"), result("1", "bad", True)]
+    tools = [DeclaredTool("x"), DeclaredTool("y")]
+    assert [session.request(*items[:1], tools=tools).decision, session.request(*items, tools=tools).decision] == [
+        "allow",
+        "block",
+    ]
+
+
+def test_the_successor_of_an_expired_state_lives_as_long_as_the_machine_says() -> None:
+    """G17: a pause longer than both lives ends in the initial state."""
+    session = Session(
+        "state_machine: {initial_state: i, expires_ms: 100, states: [{id: i}, {id: a, expires_ms: 10, expires_to: b}, {id: b}]}\n"
+        "governance:\n  - {id: t, kind: tool_selector, action: transition, transition_to: a, tool: {name: x}}\n"
+    )
+    session.request(user("a"))
+    session.reply(call("c", "x"))
+    told: list[str] = []
+    for pause in (10, 1, 100):
+        session.now += pause
+        told.append(session.request(user("a")).states["default"])
+    assert told == ["a", "b", "i"]
+
+
+def test_a_text_that_cannot_be_searched_blocks() -> None:
+    """G19, E3: a search that fails is closed, and names the rules it was for."""
+    session = Session("governance:\n  - {id: g, kind: stream_guard, match: secret}\n")
+    unreadable: Any = 5
+    ruling = session.reply(TextItem("assistant", unreadable))
+    assert (ruling.decision, ruling.rule_id) == ("block", "g")
+
+
+def test_a_request_that_lost_too_many_tools_has_lost_them_all() -> None:
+    """G12, G43: beyond the cap no tool of that request can be called."""
+    session = Session(
+        "governance:\n  - {id: s, kind: tool_selector, action: strip_tools, tool: {name: 't*', source: declared_tool}}\n"
+    )
+    tools = [DeclaredTool(f"t{number}") for number in range(257)]
+    session.request(user("a"), tools=[*tools, DeclaredTool("other")])
+    ruling = session.reply(call("1", "t7"), call("2", "other"), tools=tools)
+    assert [one.status for one in ruling.calls] == ["deny_call", "deny_call"]
+
+
+def test_old_words_in_a_cut_transcript_clear_nothing() -> None:
+    """G16, G22: the user's first words, sent again behind a tainted result, are no new word; new ones are."""
+    session = reviewed("{user_turn: true}")
+    items = browse(session)
+    session.reply(said("k"))
+    told: list[str] = []
+    for word in ("a", "b"):
+        session.request(*items[1:], said("k"), user(word))
+        told.append(session.reply(call(word, "shell_exec")).decision)
+    assert told == ["block", "allow"]

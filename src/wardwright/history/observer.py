@@ -75,6 +75,8 @@ SAYS: Final[re.Pattern[str]] = re.compile(
     "\\U000e0000-\\U000e0fff]"
 )
 """Something that can be seen. A text without it is no word of the user."""
+_PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+"""How a word usually begins."""
 _sha256 = hashlib.sha256
 _FORGED: Final[tuple[Mark, ...]] = ("forged",)
 _UNDECLARED: Final[tuple[Mark, ...]] = ("undeclared",)
@@ -632,7 +634,7 @@ class Observer:
                 if (
                     item.role == "user"
                     and index >= words_from
-                    and (text[:1].isalnum() or SAYS.search(text) is not None)
+                    and (text[:1] in _PLAIN or SAYS.search(text) is not None)
                 ):
                     # Resending old words in a cut transcript is no new word of the user; nor is the prompt of a transcript
                     # that shares nothing with this session: a model may have written it for a helper.
