@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 
-from weakincentives.adapters import Message, ModelReply, PromptResponse, ProviderAdapter, Retry, Turn
+from weakincentives.adapters import Message, ModelReply, OpenAIAdapter, PromptResponse, ProviderAdapter, Retry, Turn
 from weakincentives.adapters.durable import DurableLoop, DurableRunError
 from weakincentives.adapters.lease import FileLease
 from weakincentives.clock import SystemClock
@@ -39,6 +39,9 @@ from weakincentives.runtime import (
     pending_approvals,
 )
 from weakincentives.serde import Secret
+from weakincentives.testing.adapter_kit import ScriptTurn
+
+from .adapters.loopback.openai_server import OpenAIServer
 
 Said = str | ToolCall | list[ToolCall] | ModelReply | Exception
 
@@ -86,6 +89,19 @@ class Model(ProviderAdapter):
         return 1 if "All of it." in turn.system else 0
 
 
+class Stopping(OpenAIAdapter):
+    """Calls the run off in its third turn, once."""
+
+    durable: Any = None
+
+    def send(self, turn: Turn) -> ModelReply:
+        reply = super().send(turn)
+        if turn.number == 3 and self.durable is not None:
+            self.durable.cancel("run")
+            self.durable = None
+        return reply
+
+
 class Loop(MainLoop[Any, Any]):
     def __init__(self, model: ProviderAdapter, template: PromptTemplate[Any], **config: Any) -> None:
         super().__init__(adapter=model, config=MainLoopConfig(**config))
@@ -105,6 +121,13 @@ class Shifted(SystemClock):
 
 
 Made = DurableLoop[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAIServer]:
+    server = OpenAIServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -530,6 +553,24 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(ImportError) as missing:
         durable.submit("go")
     assert str(missing.value) == "Durable runs need DBOS. Install it: pip install 'weakincentives[durable]'"
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_conversation_with_a_real_client_is_played_back(
+    make: Callable[..., Made], server: OpenAIServer, api: Literal["chat", "responses"]
+) -> None:
+    """A strict server, which refuses a call without its result, takes what the next attempt sends."""
+    calls = [ScriptTurn(calls=[ToolCall("add", {"value": value})]) for value in (1, 2)]
+    stage = server.stage([*calls, ScriptTurn("lost"), ScriptTurn("three")])
+    model = Stopping("small-1", base_url=stage.base_url, api_key="any", api=api)
+    durable = make(Loop(model, PromptTemplate(sections=[section(add)])))
+    model.durable = durable
+    run = interrupted(durable)
+
+    assert resumed(durable, run).text == "three"
+    lost, sent = ([turn.get("messages") or turn.get("input") for turn in stage.requests])[-2:]
+    assert sent == lost
+    assert events(durable, run) == [("add", "ok"), ("add", "ok")]
 
 
 def test_stopping_lets_requests_at_work_end(make: Callable[..., Made]) -> None:
