@@ -33,7 +33,7 @@ from wardwright.report import QUIET_MS
 from wardwright.report import report as report_rules
 from wardwright.simulate import WIRES, Simulation, Surface, read_transcript
 from wardwright.simulate import simulate as run_simulation
-from wardwright.store import ReceiptQuery, Store, checkpoint, export, mark, open_store, verify
+from wardwright.store import ReceiptQuery, Store, checkpoint, erase, export, mark, open_store, retain, verify
 from wardwright.wire.turn import Caller, WireName
 
 app = typer.Typer(
@@ -471,6 +471,35 @@ def sign_receipts(
         _print_json({"number": made.number, "mark": mark(made), "chains": len(made.heads)})
     else:
         _say(f"checkpoint {made.number} over {len(made.heads)} chains, mark {mark(made)}")
+
+
+@receipts_app.command("retain")
+def retain_receipts(
+    db: Database,
+    before: Annotated[str, typer.Option(help="Receipts older than this date or time go.")],
+    key_file: Annotated[Path, typer.Option("--key-file", help="The key to sign the cut with.")],
+    json: Json = False,
+) -> None:
+    """Remove old receipts. A signed cut stands for them, so that the chain still verifies."""
+    until = _instant("--before", before)
+    if until is None:
+        raise BadInput("--before: say from when on receipts stay")
+    with _store(db) as store:
+        gone = retain(store, until, _now_ms(), _bytes(key_file))
+    _print_json({"removed": gone}) if json else _say(f"{gone} receipts removed")
+
+
+@receipts_app.command("erase")
+def erase_tenant(
+    tenant: Annotated[str, typer.Argument(help="Whose data.")],
+    db: Database,
+    key_file: Annotated[Path, typer.Option("--key-file", help="The key that vouches for the erasure.")],
+    json: Json = False,
+) -> None:
+    """Erase all of a tenant: sessions, held replies and what receipts say. Links stay, so that the chain still verifies."""
+    with _store(db) as store:
+        gone = erase(store, tenant, _now_ms(), _bytes(key_file))
+    _print_json({"erased": gone}) if json else _say(f"{gone} sessions and receipts erased")
 
 
 @receipts_app.command("reindex")

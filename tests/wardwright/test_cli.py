@@ -408,6 +408,26 @@ def test_the_mark_of_a_checkpoint_must_still_be_there(shell: Shell, stored: str)
     assert (code, err) == (1, "checkpoint: the checkpoint with mark 2:0000 is gone\n")
 
 
+def test_old_receipts_and_tenants_go_and_the_chain_holds(shell: Shell, stored: str) -> None:
+    """`receipts retain` and `receipts erase` sign what they take, `receipts verify` with the key finds nothing amiss."""
+    key = shell.file("key", b"0123456789abcdef")
+
+    assert shell("receipts", "retain", "--db", stored, "--before", "1970-01-01", "--key-file", key) == (
+        0,
+        "0 receipts removed\n",
+        "",
+    )
+    code, out, _ = shell("receipts", "erase", "", "--db", stored, "--key-file", key)
+    assert (code, out.partition(" ")[2]) == (0, "sessions and receipts erased\n")
+    found = shell.json("receipts", "verify", "--db", stored, "--key-file", key)
+    assert (found["ok"], found["receipts"], found["erased"]) == (True, 5, 4)
+    assert shell.json("receipts", "retain", "--db", stored, "--before", "2999-01-01", "--key-file", key) == {
+        "removed": 5
+    }
+    code, _, err = shell("receipts", "retain", "--db", stored, "--before", "", "--key-file", key)
+    assert (code, err) == (1, "wardwright: --before: say from when on receipts stay\n")
+
+
 def test_an_index_that_misses_receipts_is_made_anew(shell: Shell, stored: str) -> None:
     """`receipts verify` says so, `receipts reindex` does it."""
     shell("receipts", "list", "--db", stored)

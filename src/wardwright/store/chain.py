@@ -113,18 +113,21 @@ def retain(store: Store, before_ms: int, at_ms: int, key: bytes) -> int:
 
 
 def erase(store: Store, tenant: str, at_ms: int, key: bytes, *, caller: Caller | None = None) -> int:
-    """Erases all of a tenant and vouches for it; how many. That it was done is recorded first, without the tenant's name."""
+    """Erases all of a tenant and vouches for it; how many. That it begins and that it is done is recorded, without the tenant's
+    name: the first may be all that is left of an interrupted one, and the second outlives the erasure of the operator's own tenant."""
     if not key:
         raise ValueError("an erasure needs a key")
-    done = receipts.build_admin(
-        receipts.receipt_id(at_ms, os.urandom(10)),
-        at_ms,
-        caller or Caller(),
-        "erase_tenant",
-        text_digest(key, tenant),
-    )
-    store.commit(Delta(at_ms), receipts.record(done))
-    return store.forget_tenant(tenant, lambda link_hash: _key_id(key) + _vouch(link_hash, key))
+    named = text_digest(key, tenant)
+
+    def tell(action: str, **details: int) -> None:
+        receipt_id = receipts.receipt_id(at_ms, os.urandom(10))
+        told = receipts.build_admin(receipt_id, at_ms, caller or Caller(), action, named, details)
+        store.commit(Delta(at_ms), receipts.record(told))
+
+    tell("erase_tenant")
+    gone = store.forget_tenant(tenant, lambda link_hash: _key_id(key) + _vouch(link_hash, key))
+    tell("tenant_erased", erased=gone)
+    return gone
 
 
 def verify(store: Store, keys: Sequence[bytes] = (), *, anchor: str = "") -> Verification:
