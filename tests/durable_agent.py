@@ -1,6 +1,7 @@
-"""An agent for the tests of durable runs, and the process that works for it: `durable_agent.py FOLDER DATABASE LEDGER`.
+"""An agent for the tests of durable runs, and the process that works for it: `durable_agent.py FOLDER DATABASE LEDGER [AT]`.
 
-The process tells each thing it does on standard output, so that a test can kill it at any of them.
+The process tells each thing it does on standard output, so that a test can kill it at any of them; with AT, `did 1` for
+one, it kills itself there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import signal
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -56,8 +56,14 @@ class Ledger:
         return closing(sqlite3.connect(self._path, timeout=30, isolation_level=None))
 
 
+dying_at = ""
+
+
 def tell(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+    told = " ".join(map(str, words))
+    os.write(1, f"{told}\n".encode())
+    if told == dying_at:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Stepwise(ProviderAdapter):
@@ -109,22 +115,11 @@ def durable(folder: str, database: str, ledger: str, bus: EventBus | None = None
     )
 
 
-def die_at(kind: str, step: int) -> Callable[[ToolInvoked], None]:
-    """Kill this process when the call of that step was kept in the session, and nobody else knows yet."""
-
-    def listen(event: ToolInvoked) -> None:
-        if event.params.step == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert kind == "kept"
-    return listen
-
-
 def main() -> None:
-    folder, database, ledger, *dying = sys.argv[1:]
+    global dying_at
+    folder, database, ledger, *at = sys.argv[1:]
+    dying_at = at[0] if at else ""
     bus = EventBus()
-    if dying:
-        bus.subscribe(ToolInvoked, die_at(dying[0], int(dying[1])))
     bus.subscribe(ToolInvoked, lambda event: tell("kept", event.params.step))
     bus.subscribe(RunFinished, lambda event: tell("finished"))
     with durable(folder, database, ledger, bus):

@@ -132,23 +132,31 @@ def test_requests_move_between_machines_that_share_only_a_database(tmp_path: Pat
     assert told.read("SELECT count(*) FROM begun WHERE known") == [(0,)]
 
 
-@pytest.mark.parametrize("step", range(STEPS))
-def test_a_call_that_only_its_session_knows_is_not_run_again(tmp_path: Path, step: int) -> None:
-    """The worker dies between the commit of a call and the record of its step; the next one finds the commit."""
+@pytest.mark.parametrize(
+    ("at", "begun"),
+    [
+        ("turn 1", [1, 1, 1]),  # the model was asked, and its answer is lost
+        ("began 1", [1, 2, 1]),  # nothing was written
+        ("did 1", [1, 2, 1]),  # state was written, and is gone; what was done outside is done again under the same key
+        ("kept 1", [1, 1, 1]),  # committed, and only the session knows
+    ],
+)
+def test_only_a_call_that_was_cut_off_is_run_again(tmp_path: Path, at: str, begun: list[int]) -> None:
+    """The worker dies at one point of the second step; how often the handler of each step began says what was repeated."""
     ledger = tmp_path / "ledger.db"
     asking = durable(str(tmp_path / "runs"), "", str(ledger))
     request = asking.submit("a request")
     with Crew("", ledger) as crew:
-        dying = crew.hire(tmp_path / "runs", "kept", str(step))
-        assert dying.wait(timeout=60) == -signal.SIGKILL
+        assert crew.hire(tmp_path / "runs", at).wait(timeout=60) == -signal.SIGKILL
         crew.hire(tmp_path / "runs")
         answer = asking.result(request, timeout=60)
     asking.close()
 
     assert answer.text == ANSWER
-    assert Ledger(str(ledger)).read("SELECT step, count(*) FROM begun GROUP BY step") == [
-        (number, 1) for number in range(STEPS)
-    ]
+    told = Ledger(str(ledger))
+    assert [count for _, count in told.read("SELECT step, count(*) FROM begun GROUP BY step ORDER BY step")] == begun
+    assert told.read("SELECT count(DISTINCT key), max(known) FROM begun") == [(STEPS, 0)]
+    assert entries(asking.session_path(request))[0] == list(range(STEPS))
 
 
 class TestPostgresLease:
