@@ -828,7 +828,7 @@ def test_only_the_user_of_the_session_that_began_it_ends_it(kind: str) -> None:
             " before: {tool: {namespace: shell}}, until: {user_turn: true}}\n"
         )
     items = browse(session, session="A", person="u")
-    session.request(user("prompt of a helper"), session="B", person="u")
+    session.request(*(user(f"prompt {number} of a helper") for number in range(9)), session="B", person="u")
     told = [session.reply(call(one, "shell_exec"), session=one, person="u").decision for one in ("A", "B")]
     session.request(*items, user("go on"), session="A", person="u")
     session.reply(said("k"), session="A", person="u")
@@ -854,6 +854,31 @@ def test_a_request_sent_again_meets_the_route_it_met_before() -> None:
     assert [session.request(*items).route.model for _ in range(3)] == ["strict"] * 3
     session.reply(said("k"), target="strict")
     assert session.reply(call("c3", "b"), target="weak").route.model == ""
+
+
+def test_a_request_sent_again_meets_the_state_it_met_before() -> None:
+    """G3, G17: so does a rule that acts in a state which the user's word in that request ends."""
+    text = """
+targets: [{model: weak, provider: scripted}, {model: strict, provider: scripted}]
+state_machine: {initial_state: calm, states: [{id: calm}, {id: reviewing}]}
+governance:
+  - {id: enter, kind: tool_sequence, after: {tool: {namespace: browser, phase: planning}}, until: {user_turn: true}, transition_to: reviewing}
+  - {id: r, kind: tool_selector, state_scope: reviewing, action: switch_model, target_model: strict, tool: {name: b, phase: result_interpretation}}
+"""
+    session = Session(text)
+    session.request(user("hi"))
+    session.reply(call("c1", "browser_open"), call("c2", "b"))
+    items = [user("hi"), call("c1", "browser_open"), call("c2", "b"), result("c1"), result("c2"), user("go")]
+    rulings = [session.request(*items) for _ in range(2)]
+    assert [(one.route.model, one.states["default"]) for one in rulings] == [("strict", "calm")] * 2
+
+
+def test_a_prompt_of_another_is_no_word_when_it_is_sent_again() -> None:
+    """G16, G22: a transcript that shares nothing with the session has no words in it, however often it comes."""
+    session = Session(ROUTED)
+    session.request(user("hi"))
+    session.reply(call("c1", "a"))
+    assert [session.request(user("x"), call("f3", "b")).route.model for _ in range(2)] == ["strict"] * 2
 
 
 def test_an_old_word_is_not_said_again_by_a_retry_of_an_equal_one() -> None:
@@ -1228,11 +1253,12 @@ def test_the_successor_of_an_expired_state_lives_as_long_as_the_machine_says() -
     )
     session.request(user("a"))
     session.reply(call("c", "x"))
-    told: list[str] = []
-    for pause in (10, 1, 100):
-        session.now += pause
-        told.append(session.request(user("a")).states["default"])
-    assert told == ["a", "b", "i"]
+    began, told = session.now, [""]
+    for pause in (10, 11, 110, 111):
+        session.now = began + pause
+        turn = Turn("request", "chat_completions", "m", [user("a")], caller=Caller(session_id="s"))
+        told.append(govern(session.plan, session.registers, turn, session.now)[0].states["default"])
+    assert told[1:] == ["a", "b", "b", "i"]
 
 
 def test_a_text_that_cannot_be_searched_blocks() -> None:
