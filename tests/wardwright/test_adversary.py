@@ -1245,20 +1245,20 @@ def test_a_list_for_repairs_is_compared_with_the_request_that_shows_the_failure(
     ]
 
 
-def test_the_successor_of_an_expired_state_lives_as_long_as_the_machine_says() -> None:
-    """G17: a pause longer than both lives ends in the initial state."""
+def test_the_successors_of_an_expired_state_live_as_long_as_the_machine_says() -> None:
+    """G17: whoever looks after a pause finds the state that the clock says, however many have expired meanwhile."""
+    chain = ", ".join(f"{{id: s{n}, expires_to: s{n + 1}}}" for n in range(8))
     session = Session(
-        "state_machine: {initial_state: i, expires_ms: 100, states: [{id: i}, {id: a, expires_ms: 10, expires_to: b}, {id: b}]}\n"
-        "governance:\n  - {id: t, kind: tool_selector, action: transition, transition_to: a, tool: {name: x}}\n"
+        f"state_machine: {{initial_state: i, expires_ms: 10, states: [{{id: i}}, {chain}, {{id: s8}}]}}\n"
+        "governance:\n  - {id: t, kind: tool_selector, action: transition, transition_to: s0, tool: {name: x}}\n"
     )
     session.request(user("a"))
     session.reply(call("c", "x"))
-    began, told = session.now, [""]
-    for pause in (10, 11, 110, 111):
-        session.now = began + pause
+    told: list[str] = []
+    for pause in (10, 11, 75, 91):
         turn = Turn("request", "chat_completions", "m", [user("a")], caller=Caller(session_id="s"))
-        told.append(govern(session.plan, session.registers, turn, session.now)[0].states["default"])
-    assert told[1:] == ["a", "b", "b", "i"]
+        told.append(govern(session.plan, session.registers, turn, session.now + pause)[0].states["default"])
+    assert told == ["s0", "s1", "s7", "i"]
 
 
 def test_a_text_that_cannot_be_searched_blocks() -> None:
