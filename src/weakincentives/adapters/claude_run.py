@@ -122,6 +122,9 @@ class ClaudeRun(Generic[OutputT]):
         self._known: frozenset[str] = frozenset()
         """The tools that Claude Code has, by the names it gives them."""
         self._outcomes: dict[str, ToolOutcome] = {}
+        self._calls: set[asyncio.Future[Any]] = set()
+        """Calls of our tools that have not ended."""
+        self._released = asyncio.Event()
         self._counted = TokenUsage()
         self.can_start_over = not (options.resume or options.session_id or options.continue_conversation)
         """Whether nothing would be lost or said twice: not once the model has replied, nor in a conversation of old."""
@@ -185,11 +188,10 @@ class ClaudeRun(Generic[OutputT]):
         try:
             if self._reader is not None and not self._is_idle:
                 await self._interrupt()
+            await _end(*self._calls)
+            self._released.set()
             await self._client.disconnect()
-            for task in (self._stopping, self._reader):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait((task,))
+            await _end(self._stopping, self._reader)
         finally:
             await self._native.close()
 
@@ -490,19 +492,31 @@ class ClaudeRun(Generic[OutputT]):
     # -- our tools, as an MCP server in this process -----------------------------------------------------------------
 
     async def _call(self, name: str, arguments: dict[str, Any], call_id: str) -> list[dict[str, Any]]:
-        """Run a call of one of our tools. What ends the run never answers: the process is about to be ended."""
+        """Run a call of one of our tools. What ends the run is answered when the process does not listen any more."""
+        work = asyncio.ensure_future(self._execute(ToolCall(name, arguments, call_id or None, self._evaluation.prompt)))
+        self._calls.add(work)
         try:
-            await self._heard(call_id)
-            call = ToolCall(name, arguments, call_id or None, self._evaluation.prompt)
-            self._emit(ToolCalled(call))
-            outcome = await aexecute_tool(call, **self._evaluation.surroundings)
-            self._finished(outcome)
-            return _content(outcome)
+            await asyncio.wait((work,))
         except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.wait((work,))
             raise
-        except BaseException as error:  # noqa: BLE001  INVARIANT: raised to whoever evaluates, when the process has ended
-            self._fail(error)
-        return await asyncio.get_running_loop().create_future()
+        finally:
+            self._calls.discard(work)
+        if not work.cancelled():
+            error = work.exception()
+            if error is None and self._error is None:
+                return work.result()
+            self._fail(error or PromptEvaluationError(_OVER))
+        await self._released.wait()
+        return []
+
+    async def _execute(self, call: ToolCall) -> list[dict[str, Any]]:
+        await self._heard(call.call_id or "")
+        self._emit(ToolCalled(call))
+        outcome = await aexecute_tool(call, **self._evaluation.surroundings)
+        self._finished(outcome)
+        return _content(outcome)
 
     def _fitted(self, options: Any) -> Any:
         """The options of the SDK with our tools and hooks in them, beside those of the user."""
@@ -567,16 +581,32 @@ def _server(tools: Sequence[Tool[Any, Any]], call: Callable[..., Awaitable[list[
         for tool in tools
     ]
 
-    async def on_list_tools(_context: object, _params: object) -> Any:
-        return wire.ListToolsResult(tools=listed)
-
-    async def on_call_tool(_context: object, params: Any) -> Any:
-        meta: Any = params.meta or {}
-        content = await call(params.name, params.arguments or {}, str(meta.get("claudecode/toolUseId", "")))
+    async def answer(name: str, arguments: dict[str, Any] | None, meta: Any) -> Any:
+        extra: Any = getattr(meta, "model_extra", meta) or {}  # a model in mcp 1, a dict in mcp 2
+        content = await call(name, arguments or {}, str(extra.get("claudecode/toolUseId", "")))
         # A failed call is an answer like another (its text says so); an error is a fault of the protocol.
         return wire.CallToolResult.model_validate({"content": content, "isError": False})
 
     make: Any = Server
+    if hasattr(Server, "call_tool"):  # mcp 1
+        server = make(SERVER, version="1")
+
+        async def list_tools() -> Any:
+            return listed
+
+        async def call_tool(name: str, arguments: dict[str, Any]) -> Any:
+            return await answer(name, arguments, server.request_context.meta)
+
+        server.list_tools()(list_tools)
+        server.call_tool(validate_input=False)(call_tool)
+        return server
+
+    async def on_list_tools(_context: object, _params: object) -> Any:
+        return wire.ListToolsResult(tools=listed)
+
+    async def on_call_tool(_context: object, params: Any) -> Any:
+        return await answer(params.name, params.arguments, params.meta)
+
     return make(SERVER, version="1", on_list_tools=on_list_tools, on_call_tool=on_call_tool)
 
 
@@ -629,6 +659,14 @@ def _is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+async def _end(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel what still works, and wait until it has ended."""
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
 
 
 async def _to_the_end(work: Awaitable[None]) -> None:
