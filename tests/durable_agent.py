@@ -111,6 +111,7 @@ def durable(folder: str, database: str, ledger: str, bus: EventBus | None = None
         folder=folder,
         database=database or None,
         concurrency=3,
+        max_attempts=int(os.environ.get("MAX_ATTEMPTS", "20")),
         poll_seconds=0.1,
     )
 

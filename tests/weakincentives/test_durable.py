@@ -532,6 +532,7 @@ def test_a_process_serves_one_loop(make: Callable[..., Made], tmp_path: Path) ->
     [
         ({"name": ""}, "DurableLoop needs a name: the queue that its requests wait in."),
         ({"concurrency": 0}, "concurrency must be 1 or more, got 0."),
+        ({"max_attempts": 0}, "max_attempts must be 1 or more, got 0."),
         (
             {"database": "mysql://here"},
             "database must be a postgresql:// address, got 'mysql://here'. Leave it out for SQLite in the folder.",

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from durable_agent import STEPS, Entry, Ledger, durable
+from weakincentives.adapters.durable import DurableRunError
 from weakincentives.adapters.lease import PostgresLease
 from weakincentives.runtime import Session, ToolInvoked
 
@@ -157,6 +158,26 @@ def test_only_a_call_that_was_cut_off_is_run_again(tmp_path: Path, at: str, begu
     assert [count for _, count in told.read("SELECT step, count(*) FROM begun GROUP BY step ORDER BY step")] == begun
     assert told.read("SELECT count(DISTINCT key), max(known) FROM begun") == [(STEPS, 0)]
     assert entries(asking.session_path(request))[0] == list(range(STEPS))
+
+
+def test_a_request_that_kills_its_workers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After as many attempts as are allowed, so that the workers can go on with the others."""
+    monkeypatch.setenv("MAX_ATTEMPTS", "2")
+    ledger = tmp_path / "ledger.db"
+    asking = durable(str(tmp_path / "runs"), "", str(ledger))
+    request = asking.submit("a request", request_id="poison")
+    with Crew("", ledger) as crew:
+        for _ in range(2):
+            assert crew.hire(tmp_path / "runs", "began 0").wait(timeout=60) == -signal.SIGKILL
+        crew.hire(tmp_path / "runs")
+        with pytest.raises(DurableRunError) as given_up:
+            asking.result(request, timeout=60)
+    asking.close()
+
+    assert str(given_up.value) == (
+        "Run poison failed: DurableRunError: Run poison is given up: its workers died 2 times. "
+        "Find out what it does to them, then submit it under another id."
+    )
 
 
 class TestPostgresLease:

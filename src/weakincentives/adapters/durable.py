@@ -115,6 +115,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
         folder: str | os.PathLike[str] = "runs",
         database: str | None = None,
         concurrency: int = 4,
+        max_attempts: int = 20,
         version: str = "1",
         carry_sessions: bool | None = None,
         resources: Callable[[Session], Mapping[Any, object]] | None = None,
@@ -123,7 +124,8 @@ class DurableLoop(Generic[RequestT, OutputT]):
     ) -> None:
         """`folder` holds the sessions and, unless `database` is a PostgreSQL address, the database.
 
-        A run is finished only by workers of the `version` that began it. `carry_sessions` keeps the records of a session in
+        A request whose workers died `max_attempts` times is given up: it may be what kills them. A run is finished only by
+        workers of the `version` that began it. `carry_sessions` keeps the records of a session in
         the database too, for workers that do not see each other's disk; by default with PostgreSQL. `resources` are
         bound per run and may need its session, as a `HostFilesystem` does.
         """
@@ -131,6 +133,8 @@ class DurableLoop(Generic[RequestT, OutputT]):
             raise ValueError("DurableLoop needs a name: the queue that its requests wait in.")
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency}.")
+        if max_attempts < 1:
+            raise ValueError(f"max_attempts must be 1 or more, got {max_attempts}.")
         if database is not None and not database.startswith(("postgresql://", "postgresql+psycopg://")):
             raise ValueError(
                 f"database must be a postgresql:// address, got {database!r}. Leave it out for SQLite in the folder."
@@ -141,6 +145,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
         self.folder: str = os.path.abspath(os.fspath(folder))
         self.database = database or f"sqlite:///{os.path.join(self.folder, 'runs.db')}"
         self.concurrency = concurrency
+        self.max_attempts = max_attempts
         self.version = version
         self.carry_sessions = database is not None if carry_sessions is None else carry_sessions
         self.resources = resources
@@ -380,12 +385,18 @@ class DurableLoop(Generic[RequestT, OutputT]):
             request = _loaded(stored)
             if isinstance(request, Opaque):
                 raise DurableRunError(f"Request {request_id} cannot be read here: {request.reason}.")
-            return self._answer(request_id, cast("RequestT", request))
+            attempt: int = self._found(request_id).recovery_attempts or 1
+            if attempt > self.max_attempts:
+                raise DurableRunError(
+                    f"Run {request_id} is given up: its workers died {self.max_attempts} times. "
+                    "Find out what it does to them, then submit it under another id."
+                )
+            return self._answer(request_id, cast("RequestT", request), attempt)
         finally:
             with self._mutex:
                 self._active -= 1
 
-    def _answer(self, request_id: str, request: RequestT) -> str:
+    def _answer(self, request_id: str, request: RequestT, attempt: int) -> str:
         path = self.session_path(request_id)
         if self.carry_sessions:
             _bring(path, _carried(self._client.list_workflow_steps(self._run_id(request_id))))
@@ -402,7 +413,7 @@ class DurableLoop(Generic[RequestT, OutputT]):
                 request,
                 deadline=deadline,
                 resources=None if self.resources is None else self.resources(session),
-                run_context=RunContext(run_id=self._run_id(request_id), request_id=request_id),
+                run_context=RunContext(run_id=self._run_id(request_id), request_id=request_id, attempt=attempt),
             )
             return _dumped(_as_stored(cast("PromptResponse[OutputT]", response)))
 
@@ -531,6 +542,7 @@ class _RecordedEvaluator:
             if isinstance(files, InMemoryFilesystem) and _FILES not in session._core.attached:
                 session.attach(_FILES, files)
             evaluation = Evaluation(self._adapter, prompt, session, deadline, budget, heartbeat, run_context)
+            evaluation.ids_are_unique = True  # see `_with_ids`; played back, they are those of calls the session knows
             if evaluation.guardrails is not None:
                 evaluation.guardrails = _RecordedGuardrails(prompt, session, self._recorder)
             return drive(self._adapter.run(evaluation, RecordedDriver(self._recorder)))
