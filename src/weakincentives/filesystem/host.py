@@ -35,7 +35,7 @@ from .errors import (
     SpecialFileError,
 )
 from .journal import HostSnapshot, Journal, Step, Transaction, Witness, Work
-from .paths import ROOT, join, normalize, split
+from .paths import ROOT, join, normalize
 from .protocol import FileStat, Filesystem, Names, encoded
 
 _SETTLED = 2.0
@@ -67,11 +67,7 @@ class HostFilesystem(Filesystem):
         fsync: bool = False,
         session: Witness | None = None,
     ) -> None:
-        if isinstance(readonly, bool):
-            readonly = ("**",) if readonly else ()
-        elif isinstance(readonly, str):
-            readonly = (readonly,)
-        self._readonly = tuple(globs.parse(text) for text in readonly)
+        self._readonly = globs.parse_protection(readonly)
         path: str = os.path.abspath(os.fspath(root))
         try:
             self._anchor = Anchor(path)
@@ -632,13 +628,7 @@ class HostFilesystem(Filesystem):
         return found
 
     def _protects(self, path: str) -> bool:
-        if not self._readonly:
-            return False
-        while not any(glob.selects(path) for glob in self._readonly):
-            if path == ROOT:
-                return False
-            path = split(path)[0]
-        return True
+        return globs.protects(self._readonly, path)
 
     def _check_writable(self, path: str) -> None:
         if self._protects(path):

@@ -299,11 +299,7 @@ class InMemoryFilesystem(Filesystem):
     def __init__(
         self, files: Mapping[str, str | bytes] | None = None, *, readonly: bool | str | Iterable[str] = ()
     ) -> None:
-        if isinstance(readonly, bool):
-            readonly = ("**",) if readonly else ()
-        elif isinstance(readonly, str):
-            readonly = (readonly,)
-        self._readonly = tuple(globs.parse(text) for text in readonly)
+        self._readonly = globs.parse_protection(readonly)
         self.store: Store[Root] = Store(_loaded(files) if files else _EMPTY, "files")
         """Where a durable session attaches its log."""
 
@@ -470,13 +466,7 @@ class InMemoryFilesystem(Filesystem):
         return ((place, type(node) is Folder) for place, node in _below(self._view(), path))
 
     def _protects(self, path: str) -> bool:
-        if not self._readonly:
-            return False
-        while not any(glob.selects(path) for glob in self._readonly):
-            if path == ROOT:
-                return False
-            path = split(path)[0]
-        return True
+        return globs.protects(self._readonly, path)
 
     def _check_writable(self, path: str) -> None:
         if self._protects(path):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from .errors import InvalidPatternError
-from .paths import ROOT, check_characters, is_inside, join
+from .paths import ROOT, check_characters, is_inside, join, split
 
 Children = Callable[[str], Mapping[str, bool]]
 """Names in a directory, given by canonical path; True for directories."""
@@ -107,6 +107,24 @@ class Pattern:
 def parse(text: str) -> Pattern:
     """The pattern of `text`; raises `InvalidPatternError` or `InvalidPathError`."""
     return Pattern(text)
+
+
+def parse_protection(readonly: bool | str | Iterable[str]) -> tuple[Pattern, ...]:
+    """The patterns of what a filesystem protects: True for all, one glob, or several."""
+    if isinstance(readonly, bool):
+        return (parse(_DEEP),) if readonly else ()
+    return tuple(parse(text) for text in ((readonly,) if isinstance(readonly, str) else readonly))
+
+
+def protects(patterns: tuple[Pattern, ...], path: str) -> bool:
+    """True when one of them takes canonical `path` or a directory above it."""
+    if not patterns:
+        return False
+    while not any(each.selects(path) for each in patterns):
+        if path == ROOT:
+            return False
+        path = split(path)[0]
+    return True
 
 
 def _compiled(part: str) -> str | re.Pattern[str]:

@@ -19,12 +19,11 @@ from typing import IO, Any, cast
 
 from ...errors import FilesystemError
 from .evaluation import Evaluation, EvaluationLimits, Failure, Output, cut, one_line, traced
-from .file_access import FileAccess, FilesExhausted
+from .file_access import FileAccess, FilesExhausted, builtin_name
 
 # Named, not imported: it is a program for another process, and needs modules that only some systems have.
 _CHILD = os.path.join(os.path.dirname(__file__), "asteval_child.py")
 _START_SECONDS = 30.0
-_KINDS = ("FileNotFoundError", "FileExistsError", "IsADirectoryError", "NotADirectoryError", "PermissionError", "ValueError")  # fmt: skip
 
 
 def unavailable() -> str | None:
@@ -196,8 +195,7 @@ def _answered(files: FileAccess, operation: str, arguments: list[Any]) -> dict[s
         path, text = _text(arguments, 2)
         return {"ok": files.write(path, text) if operation == "write_text" else files.append(path, text)}
     except FilesystemError as error:
-        kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _KINDS), "OSError")
-        return {"error": [kind, str(error)]}
+        return {"error": [builtin_name(error), str(error)]}
 
 
 def _text(arguments: list[Any], count: int) -> list[str]:

@@ -81,9 +81,6 @@ class FileAccess:
     def size(self, path: str) -> int:
         return self._files().stat(path).size
 
-    def glob(self, pattern: str) -> list[str]:
-        return self._files().glob(pattern)
-
     def mkdir(self, path: str) -> None:
         self._files().mkdir(path)
 
@@ -108,6 +105,21 @@ class FileAccess:
         self._bytes += amount
         if self._bytes > self._limits.file_bytes:
             raise FilesExhausted(f"more than {self._limits.file_bytes} bytes read and written")
+
+
+def builtin_name(error: FilesystemError) -> str:
+    """What Python code knows the error by."""
+    return next((each.__name__ for each in type(error).__mro__ if each.__name__ in _BUILTIN), "OSError")
+
+
+_BUILTIN = {
+    "FileNotFoundError",
+    "FileExistsError",
+    "IsADirectoryError",
+    "NotADirectoryError",
+    "PermissionError",
+    "ValueError",
+}
 
 
 def _size(content: str | bytes) -> int:

@@ -18,13 +18,12 @@ from ...clock import SYSTEM_CLOCK
 from ...errors import FilesystemError
 from ...filesystem import FileAlreadyExistsError, PathEscapeError
 from .evaluation import Ending, Evaluation, EvaluationLimits, Failure, Output, cut, one_line, traced
-from .file_access import FileAccess, FilesExhausted
+from .file_access import FileAccess, FilesExhausted, builtin_name
 from .last_expression import keep_last_expression
 
 _GRACE = 1.0
 """Seconds the interpreter has to stop by itself before its process is killed."""
 _LINGER = 0.1
-_CROSSING = ("FileNotFoundError", "FileExistsError", "IsADirectoryError", "NotADirectoryError", "PermissionError", "ValueError")  # fmt: skip
 
 _LEVELS = 64
 _TOP = "/workspace~"
@@ -187,8 +186,7 @@ async def _answer(turn: Any, files: FileAccess, monty: Any) -> Any:
     try:
         answer = _REQUESTS[name](files, turn, monty)
     except FilesystemError as error:
-        kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _CROSSING), "OSError")
-        return await turn.resume({"exc_type": kind, "message": str(error)})
+        return await turn.resume({"exc_type": builtin_name(error), "message": str(error)})
     return await turn.resume({"return_value": answer})
 
 
