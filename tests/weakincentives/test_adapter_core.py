@@ -142,6 +142,61 @@ def test_a_call_and_its_result_have_the_same_id(evaluate: Evaluate) -> None:
     assert [event.call_id for event in session[ToolInvoked].all()] == asked
 
 
+def test_two_calls_never_share_an_id_or_a_key(evaluate: Evaluate) -> None:
+    """S5: servers begin anew with every reply; in one reply, in one run and in the next each call is known by its own."""
+    keys: list[str] = []
+
+    def pay(params: Amount, *, context: ToolContext) -> ToolResult[str]:
+        keys.append(context.idempotency_key)
+        return ToolResult.ok("paid")
+
+    session, prompt = Session(), prompt_of(Tool[Amount, str](name="pay", description="Pay.", handler=pay))
+    paying = ToolCall("pay", {"n": 1}, "call-1")
+    for turns in ([[paying, paying], paying, "Done."], [paying, "Done."]):
+        adapter = ScriptedAdapter(turns)
+        evaluate(adapter, prompt, session)
+        asked = [call.call_id for message in adapter.messages for call in message.tool_calls]
+        assert asked == [message.call_id for message in adapter.messages if message.role == "tool"]
+
+    assert len(set(keys)) == 4
+    ids = [event.call_id for event in session[ToolInvoked].all()]
+    assert (len(set(ids)), ids[0]) == (4, "call-1")
+
+
+def test_a_sub_agents_call_has_another_key_than_the_call_around_it(evaluate: Evaluate) -> None:
+    """S5: the outer call is not recorded yet when the inner one takes the same id."""
+    keys: list[str] = []
+
+    def nest(params: Amount, *, context: ToolContext) -> ToolResult[str]:
+        keys.append(context.idempotency_key)
+        if params.n:
+            context.adapter.evaluate(prompt, context.session)
+        return ToolResult.ok("done")
+
+    prompt = prompt_of(Tool[Amount, str](name="nest", description="Nest.", handler=nest))
+    turns = [ToolCall("nest", {"n": 1}, "c"), ToolCall("nest", {"n": 0}, "c"), "Inner.", "Outer."]
+    evaluate(ScriptedAdapter(turns), prompt, Session())
+
+    assert len(set(keys)) == 2
+
+
+def test_a_call_of_a_step_keeps_its_key_when_it_is_run_again() -> None:
+    """S5: whoever recorded a call and runs it again passes the same key on."""
+    keys: list[str] = []
+
+    def pay(params: Amount, *, context: ToolContext) -> ToolResult[str]:
+        keys.append(context.idempotency_key)
+        return ToolResult.error("no answer; retry")
+
+    session, prompt = Session(), prompt_of(Tool[Amount, str](name="pay", description="Pay.", handler=pay))
+    step = ScriptedAdapter([ToolCall("pay", {"n": 1}, "c")]).stepwise().evaluate(prompt, session)
+    for _ in range(2):
+        execute_tool(step.tool_calls[0], session=session)
+
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
 def test_a_message_that_answers_no_call_has_no_call_id() -> None:
     """Only tool messages name a call."""
     assert Message("user", "Hello").call_id == ""

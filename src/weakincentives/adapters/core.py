@@ -28,7 +28,7 @@ from ..frozen import frozen
 from ..limits import Budget, BudgetTracker, Deadline, Heartbeat, TokenUsage
 from ..prompt import Prompt, RenderedPrompt, RunContext, Tool
 from ..prompt.rendering import OutputT, join_blocks
-from ..runtime import Session, ToolCall, ToolOutcome, aexecute_tools, execute_tools, workers
+from ..runtime import Session, ToolCall, ToolInvoked, ToolOutcome, aexecute_tools, execute_tools, workers
 from ..runtime.execute import drive
 from .guardrails import Guardrails
 from .retries import Retry
@@ -195,6 +195,8 @@ class Evaluation(Generic[OutputT]):
         """The calls of the last reply."""
         self.answered = False
         """Whether their outcomes are in the conversation."""
+        self.ids_are_unique = False
+        """Whether replies come with ids that no other call of the session has; else they are made so."""
         self.pending: list[ToolOutcome] = []
         self.deadline: Deadline | None = None
         self.tracker: BudgetTracker | None = None
@@ -276,7 +278,9 @@ class Evaluation(Generic[OutputT]):
     def answer(self, outcomes: Sequence[ToolOutcome]) -> None:
         """Add what came of the calls of the last reply, in their order."""
         messages = self.conversation.messages
+        claims = self.session._core.claims
         for outcome in outcomes:
+            claims.pop(outcome.call_id, None)
             messages.append(Message("tool", outcome.text, (), outcome))
             if self.pending:  # the same call made again has now been decided, or waits again
                 self.pending = [old for old in self.pending if (old.tool, old.params) != (outcome.tool, outcome.params)]
@@ -331,9 +335,23 @@ class Evaluation(Generic[OutputT]):
         }
 
     def _own(self, call: ToolCall) -> ToolCall:
-        # A call without id gets one here, so that the reply and its result name the same one on the wire.
-        call_id = call.call_id or f"call-{next(self.session._core.calls)}"
+        # A call without id gets one here, so that the reply and its result name the same one on the wire. So does one
+        # whose id is taken: servers begin anew with every reply, and what is known by an id (its idempotency key, its
+        # record, its artifact) must be this call's alone.
+        call_id = call.call_id
+        while not call_id or not (self.ids_are_unique or self._claims(call_id)):
+            call_id = f"call-{next(self.session._core.calls)}"
         return ToolCall(call.name, call.arguments, call_id, self.prompt)
+
+    def _claims(self, call_id: str) -> bool:
+        """Take an id for a new call of the session; False when another call has it."""
+        core, claim = self.session._core, object()
+        if core.claims.setdefault(call_id, claim) is not claim:
+            return False  # asked for by this reply, by a call around this one, or by another run
+        if core.log(ToolInvoked).get(call_id) is None:
+            return True
+        del core.claims[call_id]
+        return False
 
     def _response(self, text: str, output: OutputT | None, reason: StopReason) -> PromptResponse[OutputT]:
         messages = self.conversation.messages

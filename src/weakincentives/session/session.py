@@ -116,6 +116,7 @@ class Core:
         "attached",
         "bus",
         "calls",
+        "claims",
         "clock",
         "dispatcher",
         "frozen",
@@ -150,6 +151,8 @@ class Core:
         """What the runtime prepared for the prompt this session was last used with, to be used again."""
         self.calls: Iterator[int] = itertools.count(1)
         """Numbers for calls that came without an id; none is given twice, also after a restart."""
+        self.claims: dict[str, object] = {}
+        """The ids of calls that a model asked for and that are not recorded yet, and who claimed each."""
         self.attached: dict[str, Attachable] = {}
         self.lost: dict[str, str] = {}
         """Stored slices whose type does not exist here, and why."""
