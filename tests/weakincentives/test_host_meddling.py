@@ -177,10 +177,10 @@ def test_a_dead_owner_is_recovered_while_a_process_it_forked_lives(root: Path) -
         Scope().activate()
         HostFilesystem(root).write("a", "after")
         if os.fork() == 0:
+            os.write(say, b".")
             os.close(never)
             os.read(wait, 1)
             os._exit(0)
-        os.write(say, b".")
         signal.pause()
     assert os.read(ready, 1) == b"."
     os.kill(owner, signal.SIGKILL)

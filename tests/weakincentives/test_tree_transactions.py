@@ -393,10 +393,10 @@ def test_a_dead_owner_is_recovered_while_a_process_it_forked_lives(root: Path) -
         held.join_scope(Scope())
         (root / "a.txt").write_text("two")
         if os.fork() == 0:
+            os.write(say, b".")
             os.close(never)
             os.read(wait, 1)
             os._exit(0)
-        os.write(say, b".")
         signal.pause()
     assert os.read(ready, 1) == b"."
     os.kill(owner, signal.SIGKILL)
