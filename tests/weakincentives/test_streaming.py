@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -137,6 +138,65 @@ def test_a_closed_stream_runs_no_further_call() -> None:
     stream.close()
 
     assert session[Word].all() == (Word("a"),)
+
+
+def test_calls_that_were_told_and_not_begun_are_recorded() -> None:
+    """S2: whoever leaves before a call begins finds it in the record, as cancelled."""
+    session = Session()
+    calls = [ToolCall("note", {"text": text}) for text in ("a", "b")]
+    stream = ScriptedAdapter([calls, "done"]).stream(make_prompt(), session)
+
+    assert isinstance(next(stream), ToolCalled)
+    stream.close()
+
+    assert session[Word].all() == ()
+    assert [(event.outcome, event.rendered_output) for event in session[ToolInvoked].all()] == [
+        ("cancelled", "The call was not started: nobody listens any more.")
+    ] * 2
+
+
+def test_words_of_a_thread_are_heard_before_what_follows_them() -> None:
+    """A client that is done before the loop has heard its words loses none of them."""
+
+    class Hasty(SpeakingAdapter):
+        async def asend(self, turn: Turn) -> ModelReply:
+            replies: list[ModelReply] = []
+            thread = threading.Thread(target=lambda: replies.append(self.send(turn)))
+            thread.start()
+            thread.join()
+            return replies[0]
+
+    async def collect() -> list[object]:
+        adapter = Hasty(["al", "l ", "done"])
+        return [event async for event in adapter.astream(make_prompt(), Session())]
+
+    assert words(asyncio.run(collect())) == ["al", "l ", "done", "answered"]
+
+
+def test_a_client_that_is_left_behind_is_stopped_at_its_next_word() -> None:
+    """Closing an async stream does not wait for a sync client, and does not let it read to the end."""
+    closed, left = threading.Event(), threading.Event()
+
+    class Endless(ProviderAdapter):
+        def send(self, turn: Turn) -> ModelReply:
+            assert turn.say is not None
+            turn.say("well")
+            assert closed.wait(10)
+            try:
+                while True:
+                    turn.say("er")
+            finally:
+                left.set()
+
+    async def leave() -> None:
+        stream = Endless().astream(make_prompt(), Session())
+        assert await anext(stream) == TextDelta("well")
+        await stream.aclose()
+        closed.set()
+
+    asyncio.run(leave())
+
+    assert left.wait(10)
 
 
 def test_a_closed_async_stream_cancels_the_run() -> None:

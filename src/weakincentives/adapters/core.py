@@ -29,7 +29,7 @@ from ..limits import Budget, BudgetTracker, Deadline, Heartbeat, TokenUsage
 from ..prompt import Prompt, RenderedPrompt, RunContext, Tool
 from ..prompt.rendering import OutputT, join_blocks
 from ..runtime import Session, ToolCall, ToolInvoked, ToolOutcome, aexecute_tools, execute_tools, workers
-from ..runtime.execute import drive
+from ..runtime.execute import Run, drive, record_unstarted
 from .guardrails import Guardrails
 from .retries import Retry
 from .streaming import Answered, Emit, StreamEvent, TextDelta, ToolCalled, ToolFinished, alisten, listen
@@ -601,8 +601,12 @@ class ProviderAdapter(ABC):
                 return response
             emit = evaluation.emit
             if emit is not None:
-                for call in response.tool_calls:
-                    emit(ToolCalled(call))
+                try:
+                    for call in response.tool_calls:
+                        emit(ToolCalled(call))
+                except BaseException:
+                    record_unstarted(response.tool_calls, Run(**evaluation.surroundings), "nobody listens any more")
+                    raise
             outcomes = await driver.execute(response.tool_calls, evaluation.surroundings)
             evaluation.answer(outcomes)
             if emit is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -86,7 +87,7 @@ def listen(run: Callable[[Emit], ResponseT]) -> Generator[StreamEvent | Answered
     job = workers.submit(work)
     try:
         while True:
-            event = events.get()
+            event: Any = events.get()
             if isinstance(event, _Failed):
                 raise event.error
             yield event
@@ -106,18 +107,27 @@ async def alisten(
     loop = asyncio.get_running_loop()
     here = threading.get_ident()
     events: asyncio.Queue[Any] = asyncio.Queue()
+    said: deque[Any] = deque()
+    closed = threading.Event()
 
-    def emit(event: StreamEvent) -> None:
+    def hand_on() -> None:
+        while said:
+            events.put_nowait(said.popleft())
+
+    def emit(event: Any) -> None:
+        said.append(event)
         if threading.get_ident() == here:
-            events.put_nowait(event)
+            hand_on()  # words that a thread has said and the loop has not heard yet go before it
+        elif closed.is_set():
+            raise StreamClosed  # a sync client that was left behind need not read on
         else:  # a sync client speaks from a thread of its own
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            loop.call_soon_threadsafe(hand_on)
 
     async def work() -> None:
         try:
-            events.put_nowait(Answered(await run(emit)))
+            emit(Answered(await run(emit)))
         except BaseException as error:  # noqa: BLE001  INVARIANT: what the run raised is raised to whoever listens
-            events.put_nowait(_Failed(error))
+            emit(_Failed(error))
 
     task = asyncio.create_task(work())
     try:
@@ -129,5 +139,6 @@ async def alisten(
             if isinstance(event, Answered):
                 return
     finally:
+        closed.set()
         task.cancel()
         await asyncio.wait([task])

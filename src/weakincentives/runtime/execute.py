@@ -1012,13 +1012,13 @@ def groups(calls: Sequence[ToolCall], run: Run) -> Sequence[list[ToolCall]]:
     return found
 
 
-def record_unstarted(calls: Sequence[ToolCall], run: Run) -> None:
-    """Record calls that never began because one before them ended the run."""
+def record_unstarted(
+    calls: Sequence[ToolCall], run: Run, why: str = "an earlier call of the same turn ended the run"
+) -> None:
+    """Record calls that never began because the run ended before them."""
     for call in calls:
         attempt = _Attempt(call, run)
-        attempt.fail(
-            "cancelled", "The call was not started: an earlier call of the same turn ended the run.", retryable=False
-        )
+        attempt.fail("cancelled", f"The call was not started: {why}.", retryable=False)
         attempt.core.record(attempt.describe())
 
 
