@@ -8,6 +8,7 @@ import shutil
 import signal
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,16 @@ def test_a_forked_process_does_not_end_its_parents_transaction(root: Path, end: 
     assert fs.read("a") == "after"
     call.rollback()
     assert fs.read("a") == "before"
+
+
+@pytest.mark.parametrize("name", ["lock", "paths", ".gitignore"])
+def test_a_link_in_the_journal_is_not_written_through(root: Path, tmp_path: Path, name: str) -> None:
+    """A journal that came with a stranger's files does not make us write to, or make, files elsewhere."""
+    (tmp_path / "victim").write_text("precious")
+    for target in ("victim", "absent"):
+        (root / JOURNAL_NAME).mkdir(exist_ok=True)
+        (root / JOURNAL_NAME / name).unlink(missing_ok=True)
+        (root / JOURNAL_NAME / name).symlink_to(tmp_path / target)
+        with suppress(JournalError):
+            HostFilesystem(root).write("a", "after")
+    assert ((tmp_path / "victim").read_text(), (tmp_path / "absent").exists()) == ("precious", False)

@@ -122,7 +122,7 @@ class Slot:
             self.fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             self.log = os.open("log", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
             fcntl.flock(self.log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.locks = os.open(_PATHS, os.O_RDWR | os.O_CLOEXEC, dir_fd=folder)
+            self.locks = os.open(_PATHS, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         except BaseException:
             self.close()
             raise
@@ -168,6 +168,7 @@ class Slot:
 _LOCK = "lock"
 _PATHS = "paths"
 _IGNORE = ".gitignore"
+_OWN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SLOTS = {_LOCK, _PATHS, _IGNORE}
 _FLOCK = struct.Struct("@hhqqi0q")
 _WHOLE = _FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0)
@@ -717,19 +718,22 @@ class Journal:
             try:
                 if os.fstat(fd).st_dev != os.fstat(self._anchor.fd).st_dev:
                     raise JournalError(f"Cannot use {self._path} as a journal of {self.root}: it is on another disk.")
-                guard = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd)
-                os.close(os.open(_PATHS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd))
-                ignore = os.open(_IGNORE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd)
-                try:
-                    os.write(ignore, b"*\n")
-                finally:
-                    os.close(ignore)
+                guard = os.open(_LOCK, _OWN, 0o600, dir_fd=fd)
+                os.close(os.open(_PATHS, _OWN, 0o600, dir_fd=fd))
+                with suppress(FileExistsError):
+                    ignore = os.open(_IGNORE, _OWN | os.O_EXCL, 0o600, dir_fd=fd)
+                    try:
+                        os.write(ignore, b"*\n")
+                    finally:
+                        os.close(ignore)
             except BaseException as error:
                 for each in (guard, fd):
                     if each >= 0:
                         os.close(each)
                 if isinstance(error, FileNotFoundError):  # the folder was removed between the two
                     continue
+                if isinstance(error, OSError) and error.errno == errno.ELOOP:
+                    raise JournalError.forged(self.root, self._path) from None
                 raise
             self._fd, self._guard = fd, guard
             return True
