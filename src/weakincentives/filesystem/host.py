@@ -295,16 +295,16 @@ class HostFilesystem(Filesystem):
         """Make a symbolic link where nothing is. `target` is relative to it and stays inside."""
         path = normalize(path)
         self._check_writable(path)
-        depth = path.count("/")
-        for part in target.split("/"):
-            depth += -1 if part == ".." else part not in ("", ".")
-            if depth < 0:
-                raise PathEscapeError.link(path, path)
         if not target or target.startswith("/"):
             raise PathEscapeError.absolute(path, path)
 
         def make(work: Work) -> Names:
             with self._claim(work, path, follow=False) as place:
+                depth = place.path.count("/")  # where it really stands: the way there may go through links
+                for part in target.split("/"):
+                    depth += -1 if part == ".." else part not in ("", ".")
+                    if depth < 0:
+                        raise PathEscapeError.link(path, path)
                 if place.info is not None:
                     raise FileAlreadyExistsError.file(path)
                 self._make_missing(work, place)
