@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -776,6 +777,80 @@ def test_a_text_that_is_computed_is_computed_for_every_rendering() -> None:
     session[Noted].append(Noted("a"))
 
     assert (before, prompt.render(session).text) == ("# State\n\n0 notes", "# State\n\n1 notes")
+
+
+class _Clocked(MarkdownSection[None]):
+    """Computes what others write down."""
+
+    said: ClassVar[Iterator[int]] = itertools.count()
+    template: Any = property(lambda self: f"at {next(self.said)}", lambda self, text: None)
+
+
+def _with_body() -> Section[Any]:
+    said = itertools.count()
+
+    def body(params: None, *, session: Session | None = None) -> str:
+        return f"at {next(said)}"
+
+    section = MarkdownSection(title="Task", template="Do it.")
+    section.render_body = body
+    return section
+
+
+def _conditional() -> Section[Any]:
+    said = itertools.count()
+    inner = MarkdownSection(title="Inner", template="In.", enabled=lambda: next(said) % 2 == 0)
+    return MarkdownSection(title="Task", template="Do it.", children=[inner])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: _Clocked(title="Task"), id="template computed"),
+        pytest.param(_with_body, id="body of one instance"),
+        pytest.param(_conditional, id="conditional child"),
+    ],
+)
+def test_nothing_that_may_change_is_rendered_once(make: Callable[[], Section[Any]]) -> None:
+    """Only what is written down is kept from one rendering to the next."""
+    prompt = Prompt(PromptTemplate(sections=[make()]))
+
+    assert prompt.render(Session()).text != prompt.render(Session()).text
+
+
+def test_a_summary_is_computed_for_every_rendering() -> None:
+    """A section that can be folded is asked each time, for its summary too."""
+    said = itertools.count()
+
+    class Folded(MarkdownSection[None]):
+        def render_summary(self, params: None, *, session: Session | None = None) -> str:
+            return f"at {next(said)}"
+
+    section = Folded(title="Task", template="Do it.", summary="-", visibility=SectionVisibility.SUMMARY)
+    prompt = Prompt(PromptTemplate(sections=[section]))
+
+    assert prompt.render(Session()).text != prompt.render(Session()).text
+
+
+def test_words_that_are_set_later_are_shown() -> None:
+    """A section is not meant to be changed; one that is changed does not say what it said before."""
+    section = MarkdownSection[None](title="Task", template="Do it.")
+    prompt = Prompt(PromptTemplate(sections=[section]))
+    prompt.render()
+    section.template = "Do it now."
+
+    assert prompt.render().text == "# Task\n\nDo it now."
+
+
+def test_what_is_bound_later_is_shown() -> None:
+    """A rendering is kept by the prompt that gave it, not by those derived from it."""
+    prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="Task", template="Do it.")]))
+    prompt.render()
+
+    bound = prompt.bind(sections=[MarkdownSection(title="More", template="And this.")])
+
+    assert bound.render().text == "# Task\n\nDo it.\n\n# More\n\nAnd this."
+    assert prompt.render().text == "# Task\n\nDo it."
 
 
 @dataclass(frozen=True)

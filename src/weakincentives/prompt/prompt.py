@@ -204,6 +204,17 @@ class _Plan(NamedTuple):
     """The tools that open summaries, if a section has one."""
 
 
+class _Fixed(NamedTuple, Generic[OutputT]):
+    """A rendering of sections whose text is not computed, and the words it was made of."""
+
+    rendered: RenderedPrompt[OutputT]
+    words: tuple[tuple[Section[Any], str | None, str | None], ...]
+
+    def holds(self) -> bool:
+        """Whether the words are still those: a subclass may compute them, and somebody may have set others."""
+        return all(section.title is title and section.template is template for section, title, template in self.words)
+
+
 class Prompt(Generic[OutputT]):
     """A template together with what one use of it needs. Immutable but for its open resources."""
 
@@ -222,7 +233,7 @@ class Prompt(Generic[OutputT]):
         self._bound = _Bound()
         self._plan: _Plan | None = None
         self._last_applied: tuple[PromptOverride, AppliedOverrides] | None = None
-        self._fixed: RenderedPrompt[OutputT] | None = None
+        self._fixed: _Fixed[OutputT] | None = None
         """What every rendering gives, if they all give the same."""
         self._resources = PromptResources(lambda: self._checked().registry)
         if overrides_store is not None:
@@ -366,8 +377,8 @@ class Prompt(Generic[OutputT]):
         tag: str | None = None,
     ) -> RenderedPrompt[OutputT]:
         """The text and the tools as this session sees them now; a store's overrides of `tag` apply."""
-        if self._fixed is not None and overrides is None:
-            return self._fixed
+        if self._fixed is not None and overrides is None and self._fixed.holds():
+            return self._fixed.rendered
         layout, values, _, openers = self._checked()
         applied = self._applied(overrides or self._store, tag or self._tag)
         view = View(values, session, applied)
@@ -389,7 +400,8 @@ class Prompt(Generic[OutputT]):
         )
         # A loop renders at every turn; what can only ever be the same is made once.
         if overrides is None and self._store is None and all(map(is_fixed, layout.sections.values())):
-            self._fixed = rendered
+            sections = [placed.section for placed in layout.sections.values()]
+            self._fixed = _Fixed[OutputT](rendered, tuple((each, each.title, each.template) for each in sections))
         return rendered
 
     def _applied(self, store: PromptOverridesStore | None, tag: str) -> AppliedOverrides | None:
