@@ -40,6 +40,9 @@ app = typer.Typer(
 File = Annotated[
     str, typer.Argument(metavar="FILE[:OBJECT]", help="A Python file; the object in it if there are several.")
 ]
+Shown = Annotated[
+    str | None, typer.Option("--request", "-r", help="The request to prepare for, where the tools depend on it.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _MARKS = {"ok": "✓", "denied": "⊘", "pending": "…"}
@@ -144,10 +147,10 @@ def _tell(event: ToolInvoked) -> None:
 
 
 @app.command()
-def tools(file: File, json: Json = False) -> None:
+def tools(file: File, request: Shown = None, json: Json = False) -> None:
     """List the tools of an agent, in the order a model sees them."""
     with _loaded(file) as (module, name):
-        found = _tools(module, name, file)
+        found = _tools(module, name, file, request)
     if json:
         _print_json([{"effects": tool.effects, **tool.spec()} for tool in found])
         return
@@ -157,16 +160,21 @@ def tools(file: File, json: Json = False) -> None:
 
 
 @app.command()
-def schema(file: File, tool: Annotated[str, typer.Argument(help="The name of the tool.")], json: Json = False) -> None:  # noqa: ARG001
+def schema(
+    file: File,
+    tool: Annotated[str, typer.Argument(help="The name of the tool.")],
+    request: Shown = None,
+    json: Json = False,  # noqa: ARG001
+) -> None:
     """Print what a provider is told of one tool, as JSON."""
     with _loaded(file) as (module, name):
-        found = {each.name: each for each in _tools(module, name, file)}
+        found = {each.name: each for each in _tools(module, name, file, request)}
     if tool not in found:
         raise BadInput(f"{file} has no tool '{tool}'. It has: {', '.join(found) or 'none'}.")
     _print_json(found[tool].spec())
 
 
-def _tools(module: ModuleType, name: str, file: str) -> Sequence[Tool[Any, Any]]:
+def _tools(module: ModuleType, name: str, file: str, request: str | None) -> Sequence[Tool[Any, Any]]:
     """The tools of an agent; of a file without one, those it defines."""
     try:
         found = _chosen(module, name, file)
@@ -178,8 +186,12 @@ def _tools(module: ModuleType, name: str, file: str) -> Sequence[Tool[Any, Any]]
     if isinstance(found, Tool):
         return (cast("Tool[Any, Any]", found),)
     loop = _loop(found, ScriptedAdapter(()), EventBus(), file)
-    prompt = _prepared(loop, _blank(loop))
-    return prompt.render(Session()).tools
+    asked = _blank(loop) if request is None else _request(loop, request)
+    try:
+        return _prepared(loop, asked).render(Session()).tools
+    except Exception as error:  # INVARIANT: a prompt that cannot be made up is told in one line
+        hint = " Pass a request: --request." if request is None else ""
+        raise BadInput(f"{file} cannot be prepared: {type(error).__name__}: {error}.{hint}") from error
 
 
 def _prepared(loop: MainLoop[Any, Any], request: object) -> Prompt[Any]:
@@ -313,8 +325,16 @@ def _blank(loop: MainLoop[Any, Any]) -> Any:
         return _request(loop, None)
     except BadInput:
         kind = _request_type(loop)
-        filled = {field.name: "" for field in fields(kind) if _required(field)} if is_dataclass(kind) else {}
-        return cast("Callable[..., Any]", kind)(**filled)
+        if kind is str or not is_dataclass(kind):
+            return ""
+        blank = object.__new__(cast("type[Any]", kind))
+        for field in fields(kind):  # past any check of its own: nobody will answer it
+            object.__setattr__(blank, field.name, "" if _required(field) else _default(field))
+        return blank
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default is MISSING else field.default
 
 
 def _required(field: Any) -> bool:

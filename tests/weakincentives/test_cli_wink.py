@@ -219,6 +219,23 @@ def test_tools_and_schema_are_what_a_provider_is_told(shell: Shell) -> None:
     assert listed["parameters"]["required"] == ["name"]
 
 
+def test_tools_can_be_looked_at_for_a_request(shell: Shell) -> None:
+    """Where what a model may call depends on what it is asked."""
+    file = shell.file(
+        AGENT
+        + "class Picky(Shop):\n"
+        + "    def prepare(self, request: Order) -> Prompt[Price]:\n"
+        + "        return {'fig': Prompt(TEMPLATE).bind(request)}[request.text]\n"
+    )
+
+    assert shell("tools", f"{file}:Picky", "-r", "fig") == (0, "price  none      What an item costs.\n", "")
+    assert shell("tools", f"{file}:Picky") == (
+        2,
+        "",
+        "wink: shop.py:Picky cannot be prepared: KeyError: ''. Pass a request: --request.\n",
+    )
+
+
 def test_schema_names_the_tools_there_are(shell: Shell) -> None:
     """When the one asked for is not among them."""
     assert shell("schema", shell.file(AGENT), "prize") == (2, "", "wink: shop.py has no tool 'prize'. It has: price.\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -589,6 +590,30 @@ def test_stopping_lets_requests_at_work_end(make: Callable[..., Made]) -> None:
 
     assert durable.status(run) == "done"
     durable.close()
+
+
+def test_a_run_waits_while_another_process_has_its_session(
+    make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 4: it neither fails nor begins, also when its worker leaves meanwhile."""
+    model = Model("done")
+    durable = make(Loop(model, PromptTemplate(sections=[section()])))
+    waiting = threading.Event()
+
+    def heard(record: logging.LogRecord) -> bool:
+        waiting.set()
+        return True
+
+    monkeypatch.setattr(logging.getLogger("weakincentives.adapters.durable"), "filters", [heard])
+    with Session.open(durable.session_path("run"), session_id="test/run"):
+        durable.submit("go", request_id="run")
+        assert waiting.wait(20)
+        durable.stop()
+        assert (durable.status("run"), model.asked) == ("running", [])
+        durable.close()
+
+    durable.start()
+    assert durable.result("run", timeout=20).text == "done"
 
 
 def test_an_ended_run_can_be_forgotten(make: Callable[..., Made]) -> None:

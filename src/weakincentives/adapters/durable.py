@@ -376,8 +376,8 @@ class DurableLoop(Generic[RequestT, OutputT]):
                 finally:
                     self._lease.give_back(worker)
 
-    def run(self, run_id: str, stored: str) -> str:
-        """The workflow: from the stored request to the stored answer. Called by the engine only."""
+    def _run(self, run_id: str, stored: str) -> str:
+        """The workflow: from the stored request to the stored answer."""
         request_id = run_id.removeprefix(f"{self.name}/")
         with self._mutex:
             self._active += 1
@@ -423,10 +423,16 @@ class DurableLoop(Generic[RequestT, OutputT]):
             try:
                 return Session.open(path, bus=self.loop.bus, clock=self.clock, session_id=self._run_id(request_id))
             except SessionStorageError as error:
-                if not isinstance(error.__cause__, BlockingIOError) or self._stopping.is_set():
+                if not isinstance(error.__cause__, BlockingIOError):
                     raise
+                if self._stopping.is_set():
+                    raise _Leaving from None
                 _logger.warning("Run %s waits: another process still has its session open", request_id)
                 self.clock.sleep(self.poll_seconds)
+
+
+class _Leaving(BaseException):
+    """The worker stops before it could begin. Not an `Exception`: the engine would record it as the end of the run."""
 
 
 _serving: dict[str, DurableLoop[Any, Any]] = {}
@@ -440,6 +446,10 @@ def _dbos() -> Any:
         import dbos
     except ImportError as error:
         raise ImportError("Durable runs need DBOS. Install it: pip install 'weakincentives[durable]'") from error
+    log = logging.getLogger("dbos")
+    if not log.handlers:
+        # Else it would write to the standard error of this moment; where logs go is the program's business.
+        log.addHandler(logging.NullHandler())
     return dbos
 
 
@@ -449,7 +459,7 @@ def _register(dbos: Any) -> None:
         return
 
     def run(name: str, stored: str) -> str:
-        return _serving[name].run(dbos.DBOS.workflow_id, stored)
+        return _serving[name]._run(dbos.DBOS.workflow_id, stored)
 
     kind = dbos.WorkflowSerializationFormat.PORTABLE
     _registered.append(dbos.DBOS.workflow(name=_WORKFLOW, serialization_type=kind)(run))
