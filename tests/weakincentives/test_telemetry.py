@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from weakincentives.adapters import Answered, ModelReply, ScriptedAdapter, TextDelta
 from weakincentives.adapters.durable import DurableLoop
 from weakincentives.adapters.telemetry import TracedAdapter
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import (
     ApprovalPolicy,
@@ -243,13 +244,56 @@ def test_what_befalls_the_whole_run_is_an_event_of_the_agent(traced: Traced, spa
     ]
 
 
-def test_calls_that_run_side_by_side_have_a_span_each(traced: Traced, spans: Spans) -> None:
-    """With the time each of them took."""
-    traced([ToolCall("look", {"what": "a"}), ToolCall("look", {"what": "b"})], "done").evaluate(prompt(), Session())
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_that_run_side_by_side_have_a_span_each(spans: Spans, is_async: bool) -> None:
+    """Each is the current one of its own handler, and they do run side by side."""
+    meet = threading.Barrier(2)
+    inner = spans.provider.get_tracer("handler")
 
-    calls = [span for span in spans.all() if span.name == "execute_tool look"]
-    assert len(calls) == 2
-    assert all(span.end_time and span.start_time and span.end_time > span.start_time for span in calls)
+    @tool(effects="none")
+    def wait(name: str) -> str:
+        """Wait for the other one."""
+        meet.wait(20)
+        inner.start_span(f"inside {name}").end()
+        return name
+
+    asked = Prompt(PromptTemplate()).bind(extra_tools=[wait])
+    calls = [ToolCall("wait", {"name": name}, name) for name in "ab"]
+    adapter = TracedAdapter(ScriptedAdapter([calls, "done"]), tracer_provider=spans.provider)
+    session = Session()
+    response = asyncio.run(adapter.aevaluate(asked, session)) if is_async else adapter.evaluate(asked, session)
+
+    by_call = {attributes(span)["gen_ai.tool.call.id"]: span for span in spans.all() if "execute_tool" in span.name}
+    parents = {name: spans.one(f"inside {name}").parent for name in "ab"}
+    assert {name: parent and parent.span_id for name, parent in parents.items()} == {
+        name: by_call[name].context.span_id for name in "ab"
+    }
+    assert [message.text for message in response.messages if message.role == "tool"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_call_that_ends_the_run_ends_it_traced_too(spans: Spans, is_async: bool) -> None:
+    """Its neighbours end first, those after it are recorded as never started."""
+
+    @tool(effects="none")
+    def stop(now: bool) -> str:
+        """Stop the run."""
+        if now:
+            raise PromptEvaluationError("enough")
+        return "going on"
+
+    asked = Prompt(PromptTemplate()).bind(extra_tools=[stop, note])
+    calls = [ToolCall("stop", {"now": True}), ToolCall("stop", {"now": False}), ToolCall("note", {"text": "x"})]
+    adapter = TracedAdapter(ScriptedAdapter([calls]), tracer_provider=spans.provider)
+    session = Session()
+    with pytest.raises(PromptEvaluationError, match=r"^enough$"):
+        if is_async:
+            asyncio.run(adapter.aevaluate(asked, session))
+        else:
+            adapter.evaluate(asked, session)
+
+    assert sorted(event.outcome for event in session[ToolInvoked].all()) == ["cancelled", "interrupted", "ok"]
+    assert sorted(spans.names()) == ["chat", "execute_tool stop", "execute_tool stop", "invoke_agent"]
 
 
 def test_spans_of_a_handler_hang_below_its_call(spans: Spans) -> None:

@@ -6,23 +6,26 @@ Needs nothing but the API package, and costs a run one question when nobody list
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from .. import serde
 from ..clock import Clock
 from ..prompt import CompletionChecked, FeedbackGiven, RunContext
 from ..prompt.rendering import OutputT
-from ..runtime import Compensated, Session, ToolCall, ToolInvoked, ToolOutcome, TransactionRolledBack
-from ..runtime.execute import Run, groups, record_unstarted
-from .core import Driver, Evaluation, Message, ModelReply, PromptResponse, ProviderAdapter, Turn
+from ..runtime import Compensated, Session, ToolCall, ToolInvoked, ToolOutcome, TransactionRolledBack, workers
+from ..runtime.execute import Run, drive, groups, record_unstarted
+from .core import AsyncDriver, Driver, Evaluation, Message, ModelReply, PromptResponse, ProviderAdapter, Turn
 from .durable import RecordedDriver
 
 _FINISH = {"end_turn": "stop", "max_tokens": "length", "refusal": "content_filter", "tool_use": "tool_call"}
 _TAKEN_BACK = frozenset({"failed", "timeout", "cancelled", "interrupted"})
+_AT_ONCE = 32
 _PROVIDERS = {"claudeagentsdk": "anthropic"}
 
 
@@ -222,29 +225,46 @@ class _TracedDriver(Driver):
         started = 0
         try:
             for group in groups(calls, run):
-                started += len(group)
-                outcomes.extend(await self._execute(group, run, surroundings))
+                for first in range(0, len(group), _AT_ONCE):
+                    together = group[first : first + _AT_ONCE]
+                    started += len(together)
+                    outcomes.extend(
+                        await self._execute([partial(self._one, call, run, surroundings) for call in together])
+                    )
         except BaseException:
             record_unstarted(calls[started:], run)
             raise
         return outcomes
 
-    async def _execute(
-        self, group: Sequence[ToolCall], run: Run, surroundings: dict[str, Any]
-    ) -> Sequence[ToolOutcome]:
+    async def _execute(self, calls: Sequence[Callable[[], Coroutine[Any, Any, ToolOutcome]]]) -> Sequence[ToolOutcome]:
+        """Run calls side by side, each where its own span is the current one; all end before an error is raised."""
+        if len(calls) == 1:
+            return [await calls[0]()]
+        if isinstance(self._driver, AsyncDriver):
+            tasks = [asyncio.ensure_future(call()) for call in calls]
+            try:
+                await asyncio.wait(tasks)
+            except BaseException:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                raise
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()  # looked at, so that only the first is raised and none is reported as lost
+            return [task.result() for task in tasks]
+        jobs = [workers.submit(lambda call=call: drive(call())) for call in calls]
+        for job in jobs:
+            job.wait(None)
+        return [job.value() for job in jobs]
+
+    async def _one(self, call: ToolCall, run: Run, surroundings: dict[str, Any]) -> ToolOutcome:
         adapter = self._adapter
-        if len(group) > 1:
+        about = adapter.about_call(call.name, call.call_id, run)
+        with adapter._span(f"execute_tool {call.name}", about) as span:
             try:
-                return await self._driver.execute(group, surroundings)
-            finally:
-                for call in group:
-                    event = run.session[ToolInvoked].get(call.call_id)
-                    if event is not None:
-                        adapter.tell_call(event, run)
-        (call,) = group
-        with adapter._span(f"execute_tool {call.name}", adapter.about_call(call.name, call.call_id, run)) as span:
-            try:
-                return await self._driver.execute(group, surroundings)
+                (outcome,) = await self._driver.execute([call], surroundings)
+                return outcome
             finally:
                 adapter.describe_call(span, run.session[ToolInvoked].get(call.call_id))
 
