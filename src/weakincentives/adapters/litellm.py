@@ -42,7 +42,7 @@ class LiteLLMAdapter(ProviderAdapter):
         api_key: str | None = None,
         router: Any = None,
         structured_output: StructuredOutput = "schema",
-        prompt_role: PromptRole = "system",
+        prompt_role: PromptRole = "user",
         media: bool = True,
         max_turns: int | None = 100,
         max_output_retries: int = 2,
@@ -51,7 +51,8 @@ class LiteLLMAdapter(ProviderAdapter):
         **options: Any,
     ) -> None:
         """`structured_output`: how the answer's form is asked for; "json" or "text" for models that take no schema.
-        `prompt_role`: "user" for models that want a user's message. `media`: False sends no pictures and files."""
+        `prompt_role`: "system" for providers that take a conversation without a user's message, as OpenAI does and most
+        others do not. `media`: False sends no pictures and files."""
         super().__init__(max_turns=max_turns, max_output_retries=max_output_retries, retry=retry, clock=clock)
         if router is not None and (base_url is not None or api_key is not None):
             raise ValueError("LiteLLMAdapter takes either a router, or base_url and api_key.")

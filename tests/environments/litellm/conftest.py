@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from ...weakincentives.adapters.loopback.openai_server import OpenAIServer
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # importing it asks nobody for prices
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import litellm
+import openai
 import pytest
 
 from weakincentives.adapters import LiteLLMAdapter, ProviderAdapter
 from weakincentives.testing.adapter_kit import AdapterConformance, AdapterHarness, ScriptTurn
 
+from ...weakincentives.adapters.loopback.anthropic_messages import MessagesServer
 from ...weakincentives.adapters.loopback.openai_server import OpenAIServer, Stage
 
 # Remarks of pydantic's on LiteLLM's own classes.
@@ -32,6 +35,13 @@ class LiteLLMHarness(AdapterHarness):
         assert self.stage is not None
         return self.stage.requests
 
+    async def aclose(self) -> None:
+        assert self.stage is not None
+        for client in list(litellm.in_memory_llm_clients_cache.cache_dict.values()):
+            # LiteLLM keeps them beyond the event loops they belong to.
+            if isinstance(client, openai.AsyncOpenAI) and str(client.base_url).startswith(self.stage.base_url):
+                await client.close()
+
     def close(self) -> None:
         if self.stage is not None:
             self.stage.released.set()
@@ -43,3 +53,32 @@ class TestLiteLLM(AdapterConformance):
         harness = LiteLLMHarness(server)
         yield harness
         harness.close()
+
+
+class AnthropicHarness(AdapterHarness):
+    """The same over another provider's wire, which LiteLLM translates to."""
+
+    def __init__(self) -> None:
+        self.server = MessagesServer()
+        self.server.renames = False
+
+    def adapter(self, script: Sequence[ScriptTurn]) -> ProviderAdapter:
+        self.server.play(script)
+        return LiteLLMAdapter("anthropic/claude-sonnet-4-5", base_url=self.server.url, api_key="key")
+
+    def requests(self) -> Sequence[Mapping[str, Any]]:
+        return self.server.requests
+
+    async def aclose(self) -> None:
+        await litellm.close_litellm_async_clients()  # LiteLLM keeps them beyond the event loops they belong to
+
+
+class TestLiteLLMToAnthropic(AdapterConformance):
+    modes = ("stream", "astream")  # all that this double speaks
+    test_a_step_leaves_the_calls_to_the_caller = None  # for the same reason: a step does not stream
+
+    @pytest.fixture
+    def harness(self) -> Iterator[AnthropicHarness]:
+        harness = AnthropicHarness()
+        yield harness
+        harness.server.close()
