@@ -21,12 +21,12 @@ from ..prompt import Tool, ToolContext, ToolResult
 from ..prompt.tool import Effects, ToolHandler
 from ..runtime import ToolCall, ToolOutcome, aexecute_tool
 
-READERS = frozenset(
-    {
-        *("Glob", "Grep", "LS", "NotebookRead", "Read", "ListMcpResourcesTool", "ReadMcpResourceTool"),
-        *("BashOutput", "TaskOutput", "TodoWrite", "ToolSearch", "WebFetch", "WebSearch"),
-    }
-)
+LOOKERS = frozenset({"Glob", "Grep", "LS", "NotebookRead", "Read"})
+"""They read files; which ones they may is left to Claude Code, which keeps them to the workspace."""
+READERS = LOOKERS | {
+    *("BashOutput", "TaskOutput", "TodoWrite", "ToolSearch", "WebFetch", "WebSearch"),
+    *("ListMcpResourcesTool", "ReadMcpResourceTool"),
+}
 """They change nothing outside of Claude Code, and may run beside each other."""
 WRITERS = frozenset({"Edit", "MultiEdit", "NotebookEdit", "Write"})
 """They change the one file they name."""
@@ -69,6 +69,7 @@ class NativeTools:
         try:
             await asyncio.wait((pending.started, pending.task), return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
+            del self._pending[call.call_id]
             pending.task.cancel()
             raise
         if pending.started.done():
@@ -94,6 +95,9 @@ class NativeTools:
             await asyncio.wait([call.task for call in pending])
         if self._files is not None:
             self._files.close()
+        for call in pending:
+            if not call.task.cancelled():
+                call.task.result()  # raises when it could not be put back
 
     def _tool(self, name: str) -> Tool[Any, Any]:
         tool = self._tools.get(name)
@@ -111,9 +115,9 @@ class NativeTools:
         """The handler of every native call: lets Claude Code run it and waits for how it ended."""
         call = self._pending[context.call_id]
         name = call.call.name
+        self._refuse(name, params)
         if name in STARTERS:
             return ToolResult.ok(None, f"{name} was started.")
-        self._refuse(name, params)
         writes = self._tree is not None and name not in READERS
         with self._tree.guard() if writes and self._tree is not None else nullcontext():
             call.started.set_result(None)

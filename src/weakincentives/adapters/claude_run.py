@@ -28,7 +28,7 @@ from ..prompt.rendering import OutputT
 from ..prompt.tool_result import ImageBlock, TextBlock, content_blocks
 from ..runtime import ToolCall, ToolOutcome, aexecute_tool
 from ..session import log_slice
-from .claude_native import READERS, NativeTools, named_tool
+from .claude_native import LOOKERS, READERS, NativeTools, named_tool
 from .core import ASYNC, Evaluation, Message, ModelReply, PromptResponse, StopReason
 from .streaming import StreamEvent, ToolCalled, ToolFinished
 
@@ -164,21 +164,30 @@ class ClaudeRun(Generic[OutputT]):
         if self._error is not None:
             raise self._error
         self._result = asyncio.get_running_loop().create_future()
-        self._is_cut = self._is_idle = False
-        await self._client.query(text)
+        self._reply, self._is_cut, self._is_idle = None, False, False
+        try:
+            await self._client.query(text)
+        except self._sdk.ClaudeSDKError as error:
+            raise self._broken(error) from error
         result = await self._result
         self._is_idle = True
         self._count_all(result)
         self._note(result)
+        return self._read(result)
+
+    def _read(self, result: Any) -> ModelReply:
+        """What came of a question, when Claude Code has nothing more to do about it."""
         reply = self._reply
-        text = "" if reply is None else reply.text
-        reason = "" if reply is None else reply.stop_reason
+        if reply is None:
+            reply = _Reply({})
+            reply.words.append(result.result or "")
+        reason = reply.stop_reason
         if result.is_error and not self._is_cut and reason != "refusal":
             raise self._refused(result)
         stop: StopReason = "end_turn"
         if reason == "refusal" or reason == "max_tokens":
             stop = reason
-        return ModelReply(text, (), stop, raw=result)
+        return ModelReply(reply.text, (), stop, raw=result)
 
     async def _close(self) -> None:
         """End the process, then what it had begun (INVARIANT 3)."""
@@ -338,15 +347,16 @@ class ClaudeRun(Generic[OutputT]):
             await self._end_of(call_id)
 
     def _hear_busy(self, data: Mapping[str, Any]) -> None:
-        """The provider is busy and Claude Code will ask again. Before the first reply we do that ourselves."""
-        if data.get("error_status") not in _BUSY:
+        """The provider is busy, or not reached, and Claude Code will ask again. Before the first reply we do that."""
+        status = data.get("error_status")
+        if status is not None and status not in _BUSY:
             return
         adapter, deadline = self._evaluation.adapter, self._evaluation.deadline
         pause = float(data.get("retry_delay_ms") or 0) / 1000
         late = deadline is not None and deadline.remaining_seconds <= pause
         if self.can_start_over or late or pause > adapter.retry.longest:
-            status = data.get("error_status")
-            self._fail(ThrottledError(f"Claude is too busy to answer: status {status}.", pause))
+            what = "cannot be reached" if status is None else f"is too busy to answer: status {status}"
+            self._fail(ThrottledError(f"Claude {what}.", pause))
 
     def _count(self, usage: TokenUsage) -> None:
         evaluation = self._evaluation
@@ -395,7 +405,7 @@ class ClaudeRun(Generic[OutputT]):
             self._finished(outcome)
             if not outcome.success:
                 return _decision("deny", outcome.text)
-        return _decision("allow") if self._allows and name not in READERS else {}
+        return _decision("allow") if self._allows and name not in LOOKERS else {}
 
     async def _after(self, data: dict[str, Any]) -> dict[str, Any]:
         outcome = await self._end_native(

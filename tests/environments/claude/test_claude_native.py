@@ -12,6 +12,7 @@ import pytest
 
 from weakincentives.filesystem.tree import DirectoryTree
 from weakincentives.prompt import (
+    ApprovalPolicy,
     MarkdownSection,
     PolicyDecision,
     Prompt,
@@ -20,7 +21,7 @@ from weakincentives.prompt import (
     ReadBeforeWritePolicy,
     ToolContext,
 )
-from weakincentives.runtime import Session, ToolCall, ToolInvoked
+from weakincentives.runtime import Session, ToolCall, ToolInvoked, decide
 from weakincentives.testing.adapter_kit import ScriptTurn
 
 from .claude_harness import ClaudeHarness
@@ -151,6 +152,44 @@ def test_a_quota_counts_native_calls(claude: ClaudeHarness) -> None:
 
     assert outcomes(session) == [("Bash", "ok"), ("Bash", "denied")]
     assert [path.name for path in claude.workspace.iterdir()] == ["a"]
+
+
+def test_a_success_that_cannot_be_recorded_is_taken_back(claude: ClaudeHarness) -> None:
+    """What a policy fails to note did not happen, and the model is told so."""
+
+    class Forgetful:
+        def check(self, tool_name: str, params: Any, *, context: ToolContext) -> None:
+            return None
+
+        def on_result(self, tool_name: str, params: Any, result: Any, *, context: ToolContext) -> None:
+            raise RuntimeError("no ink")
+
+    session = Session()
+    script = [ScriptTurn(calls=[bash("touch a")]), ScriptTurn("I see.")]
+
+    claude.adapter(script, tools=NATIVE).evaluate(prompt([Forgetful()]), session)
+
+    assert list(claude.workspace.iterdir()) == []
+    assert outcomes(session) == [("Bash", "failed")]
+    assert told(claude, "no ink")
+    assert told(claude, TAKEN_BACK)
+
+
+def test_a_native_call_waits_for_approval(claude: ClaudeHarness) -> None:
+    """It is pending until somebody decides; made again then, it runs."""
+    session = Session()
+    policy = ApprovalPolicy(tools={"Bash"})
+    script = [ScriptTurn(calls=[bash("touch a")]), ScriptTurn("Somebody must agree.")]
+    adapter = claude.adapter(script, tools=NATIVE)
+
+    response = adapter.evaluate(prompt([policy]), session)
+    (waiting,) = response.pending
+    decide(session, waiting.approval_id, True)
+    claude.server.play(script)
+    adapter.evaluate(prompt([policy]), session)
+
+    assert outcomes(session) == [("Bash", "pending"), ("Bash", "ok")]
+    assert (claude.workspace / "a").exists()
 
 
 def test_a_file_outside_of_the_workspace_is_not_written(claude: ClaudeHarness, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from weakincentives.adapters import ClaudeAgentSDKAdapter, Retry, TextDelta, ToolCalled
 from weakincentives.adapters.claude_agent_sdk import ClaudeSession
+from weakincentives.clock import FakeClock
 from weakincentives.errors import PromptEvaluationError, ThrottledError
 from weakincentives.prompt import (
     CompletionChecked,
@@ -373,6 +374,15 @@ def test_a_claude_code_that_does_not_start_is_named(claude: ClaudeHarness) -> No
     adapter = claude.adapter([], cli_path="/nowhere/claude")
 
     with pytest.raises(PromptEvaluationError, match=r"Claude Code could not be run: .*/nowhere/claude"):
+        adapter.evaluate(asking(), Session())
+
+
+def test_a_provider_that_is_not_there_is_asked_again(claude: ClaudeHarness) -> None:
+    """As one that is too busy: as often as `Retry` says."""
+    adapter = claude.adapter([], environment={"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"})
+    adapter.clock, adapter.retry = FakeClock(), Retry(attempts=1)
+
+    with pytest.raises(ThrottledError, match=r"^Claude cannot be reached\.$"):
         adapter.evaluate(asking(), Session())
 
 

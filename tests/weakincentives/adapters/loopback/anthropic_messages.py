@@ -27,7 +27,7 @@ class MessagesServer:
         """The bodies of requests for an answer, in the order they came."""
         self.script: deque[ScriptTurn] = deque()
         self.unanswered = ""
-        """The next request that says this is kept waiting, and counts for nothing."""
+        """A request whose last word to the model is this is kept waiting, and counts for nothing."""
         self.renames = True
         """Whether calls are made by the names that the request gives the tools, with their server's name before them."""
         self.closing = threading.Event()
@@ -54,8 +54,7 @@ class MessagesServer:
     def take(self, body: dict[str, Any]) -> ScriptTurn:
         """The turn that answers this request."""
         with self._lock:
-            if self.unanswered and self.unanswered in json.dumps(body["messages"]):
-                self.unanswered = ""
+            if self.unanswered and self.unanswered in _last_word(body):
                 return ScriptTurn(hang=True)
             self.requests.append(body)
             return self.script.popleft() if self.script else ScriptTurn("The script is over.", status=400)
@@ -116,6 +115,11 @@ class MessagesServer:
             "delta": {"type": "input_json_delta", "partial_json": arguments},
         }
         yield {"type": "content_block_stop", "index": index}
+
+
+def _last_word(body: dict[str, Any]) -> str:
+    content: Any = next(message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
+    return content if isinstance(content, str) else json.dumps(content[-1])
 
 
 def _handler_of(server: MessagesServer) -> type[BaseHTTPRequestHandler]:
