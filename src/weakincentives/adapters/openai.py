@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import threading
 from collections.abc import Generator, Mapping
@@ -26,6 +27,10 @@ from .retries import Retry
 
 _SPARE: float = 1.0
 """Seconds a request may outlive the run's deadline: the run has ended by then, its thread ends a little later."""
+
+
+_SHORTEST_KEY: int = 8
+"""Shorter ones are words like "none" that stand for a key, and stand in other words too."""
 
 
 class _Reader(Protocol):
@@ -262,7 +267,21 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 @contextmanager
 def _told(client: Any) -> Generator[None, None, None]:
-    """Raise the client's errors as what they mean to a run."""
+    """Raise what goes wrong as what it means to a run. Some servers repeat a key they do not take; no error here does."""
+    try:
+        with _meant(client):
+            yield
+    except PromptEvaluationError as error:
+        key: object = getattr(client, "api_key", None)
+        said = str(error)
+        if not isinstance(key, str) or len(key) < _SHORTEST_KEY or key not in said:
+            raise
+        error.args = (said.replace(key, "[the API key]"), *error.args[1:])
+        raise error from None  # the client's own error says it too
+
+
+@contextmanager
+def _meant(client: Any) -> Generator[None, None, None]:
     openai = _package()
     try:
         yield
@@ -271,9 +290,13 @@ def _told(client: Any) -> Generator[None, None, None]:
     except openai.APIStatusError as error:
         raise _refused(error) from error
     except openai.APIError as error:
-        raise fault_in(_object(error.body) or error.message) from error
+        raise fault_in(_object(error.body) or _text(error.body) or error.message) from error
     except json.JSONDecodeError as error:
         raise not_understood(error.doc) from error
+    except UnicodeDecodeError as error:
+        raise not_understood(error.object.decode("utf-8", "replace")) from error
+    except RecursionError as error:
+        raise not_understood("too many brackets inside each other") from error
     except _transport_errors() as error:
         raise _unreached(client, error) from error
 
@@ -286,7 +309,8 @@ def _transport_errors() -> tuple[type[Exception], ...]:
 
 def _unreached(client: Any, error: Exception) -> ThrottledError:
     why = str(error.__cause__ or error).rstrip(".") or type(error).__name__
-    where = str(getattr(client, "base_url", "")).rstrip("/")
+    # An address may hold a name and a password, or a key behind its question mark.
+    where = re.sub(r"(?<=://)[^/@]*@|[?#].*", "", str(getattr(client, "base_url", ""))).rstrip("/")
     return ThrottledError(
         f"The model's provider cannot be reached at {where}: {why}. Check base_url and the network, or retry later."
     )
@@ -308,6 +332,10 @@ def _refused(error: Any) -> PromptEvaluationError:
 
 def _object(body: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else {}
+
+
+def _text(body: object) -> str:
+    return body if isinstance(body, str) else ""
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:

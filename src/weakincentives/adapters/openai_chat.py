@@ -7,6 +7,7 @@ it, walks it again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
@@ -34,7 +35,12 @@ from .openai_parts import (
     usage_of,
 )
 
-_REASONS: Final[Mapping[str, StopReason]] = {"length": "max_tokens", "content_filter": "refusal"}
+# OpenAI says `length` and `content_filter`; the others are words of servers that speak its form.
+_REASONS: Final[Mapping[str, StopReason]] = {
+    **dict.fromkeys(("length", "max_tokens", "model_length"), "max_tokens"),
+    **dict.fromkeys(("content_filter", "safety", "sensitive", "refusal"), "refusal"),
+}
+_BROKEN_OFF: Final = frozenset({"error", "abort", "cancelled", "network_error", "insufficient_system_resource"})
 # What a reply has beside these goes back as it came: servers seal reasoning and signatures into fields of their own.
 _NOT_SENT_BACK: Final = frozenset(
     {"role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio", "parsed"}
@@ -88,12 +94,12 @@ class ChatWire:
         if body.get("error"):
             raise fault_in(body["error"])
         choices = objects_of(body, "choices")
-        if not choices:
+        if not choices or not isinstance(choices[0].get("message"), dict):
             raise not_understood(dict(body))
         choice = choices[0]
         message = object_of(choice, "message")
-        finish = text_of(choice, "finish_reason")
-        if finish == "error":
+        finish = text_of(choice, "finish_reason").lower()
+        if finish in _BROKEN_OFF:
             raise broken_off()
         calls = [_call(told) for told in objects_of(message, "tool_calls")]
         text, refusal = _content(message), text_of(message, "refusal")
@@ -191,19 +197,22 @@ class ChatReader:
             call = self._numbered.get(number)
         else:
             call = self._calls[-1] if self._calls else None
-        # Some servers leave the index out, or number every call 0: another id is another call.
-        if call is None or (call_id and call["id"] and call_id != call["id"]):
+        told = object_of(piece, "function")
+        name = text_of(told, "name")
+        # Some servers leave the index out, or number every call 0: another id is another call, if it has a name. Others
+        # make up an id for every piece.
+        if call is None or (call_id and name and call["id"] and call_id != call["id"]):
             fresh: dict[str, Any] = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
             self._calls.append(fresh)
             call = fresh
             if isinstance(number, int):
                 self._numbered[number] = call
-        call["id"] = call_id or call["id"]
-        function, told = call["function"], object_of(piece, "function")
-        name = text_of(told, "name")
+        call["id"] = call["id"] or call_id
+        function = call["function"]
         if name != function["name"]:  # some repeat the whole name with every piece, others send it in pieces
             function["name"] += name
-        function["arguments"] += text_of(told, "arguments")
+        arguments: object = told.get("arguments")
+        function["arguments"] += json.dumps(arguments) if isinstance(arguments, dict) else text_of(told, "arguments")
         call.update({name: value for name, value in piece.items() if name not in _OF_A_CALL})
 
 

@@ -105,6 +105,8 @@ class ResponsesWire:
         text = "".join(text_of(part, "text") for part in parts if part.get("type") == "output_text")
         refusal = "".join(text_of(part, "refusal") for part in parts if part.get("type") == "refusal")
         cut = _REASONS.get(text_of(object_of(body, "incomplete_details"), "reason"))
+        if cut is None and body.get("status") == "incomplete":
+            cut = "max_tokens"  # for a reason that is not known here; an answer it is not
         usage = usage_of(body, "input_tokens", "output_tokens")
         return ModelReply(text or refusal, calls, "refusal" if refusal else cut, usage, items)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -320,8 +321,10 @@ def test_a_server_that_is_not_there_is_named(make: Make) -> None:
         Raw(b'{"hello": "world"}'),
         Raw(b'["hello"]'),
         Raw(b'{"hello": '),
+        Raw(b'{"hello": "\xff"}'),
+        Raw(b'{"hello": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     ],
-    ids=["html", "json", "list", "broken"],
+    ids=["html", "json", "list", "broken", "not utf-8", "deep"],
 )
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("mode", ["evaluate", "stream", "astream"])
@@ -353,6 +356,28 @@ def test_a_body_with_an_error_is_a_fault(make: Make) -> None:
     assert str(caught.value) == (
         "The model's provider refused the request (404): No such model. Check model, base_url and api."
     )
+
+
+@pytest.mark.parametrize("status", [200, 401, 503])
+def test_no_error_holds_the_key(make: Make, status: int) -> None:
+    """S59: some servers repeat the key they were given; whoever logs our error does not log the key."""
+    page = Raw(b'{"error": {"message": "Bad key sk-very-secret-1."}}', status)
+    adapter, _ = make(page, api_key="sk-very-secret-1", retry=Retry(attempts=0))
+
+    with pytest.raises(PromptEvaluationError, match=r"Bad key \[the API key\]\.") as caught:
+        adapter.evaluate(plain(), Session())
+
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_address_is_told_without_its_password() -> None:
+    """S59: a password in base_url stays there."""
+    adapter = OpenAIAdapter("m", base_url="http://me:hush@127.0.0.1:9/v1", retry=Retry(attempts=0))
+
+    with adapter, pytest.raises(ThrottledError, match=r"cannot be reached at http://127\.0\.0\.1:9/v1: ") as caught:
+        adapter.evaluate(plain(), Session())
+
+    assert "hush" not in str(caught.value)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -424,9 +449,10 @@ def test_a_stream_may_come_in_one_piece(make: Make, mode: str) -> None:
     assert last.response.text == "Hello there."
 
 
-def test_a_stream_of_broken_pieces_is_told(make: Make) -> None:
+@pytest.mark.parametrize("pieces", [b"data: {'a': 1}\n\n", b'data: {"a": "\xff"}\n\n'])
+def test_a_stream_of_broken_pieces_is_told(make: Make, pieces: bytes) -> None:
     """What is no JSON is no piece of a reply."""
-    adapter, _ = make(Raw(b"data: {'a': 1}\n\n", content_type=STREAM))
+    adapter, _ = make(Raw(pieces, content_type=STREAM))
 
     with pytest.raises(PromptEvaluationError, match="no model's reply"):
         run(adapter, "stream")

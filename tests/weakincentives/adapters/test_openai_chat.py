@@ -279,6 +279,8 @@ def test_a_call_without_id_gets_one(make: Make) -> None:
         ({"content": None}, "content_filter", ("", "refusal")),
         ({"content": None, "refusal": "No."}, "stop", ("No.", "refusal")),
         ({"content": "Hi."}, "eos", ("Hi.", None)),
+        ({"content": "So far"}, "model_length", ("So far", "max_tokens")),
+        ({"content": ""}, "SAFETY", ("", "refusal")),
     ],
 )
 def test_how_a_reply_ends(message: dict[str, Any], finish: str, expected: tuple[str, str | None]) -> None:
@@ -304,16 +306,18 @@ def test_a_server_that_does_not_count_costs_nothing(usage: object) -> None:
     assert reply.usage == TokenUsage()
 
 
-def test_a_reply_that_ends_in_an_error_may_be_asked_for_again() -> None:
-    """Some gateways say so in place of a reason."""
+@pytest.mark.parametrize("finish", ["error", "abort", "network_error", "insufficient_system_resource"])
+def test_a_reply_that_ends_in_an_error_may_be_asked_for_again(finish: str) -> None:
+    """Some servers say so in place of a reason; what they sent before it is no answer."""
     with pytest.raises(ThrottledError):
-        ChatWire().reply({"choices": [{"message": {"content": "So f"}, "finish_reason": "error"}]})
+        ChatWire().reply({"choices": [{"message": {"content": "So f"}, "finish_reason": finish}]})
 
 
-def test_a_reply_without_choices_is_none() -> None:
+@pytest.mark.parametrize("choices", [[], [{"message": None, "finish_reason": "stop"}]])
+def test_a_reply_without_a_message_is_none(choices: list[object]) -> None:
     """Nothing is made up."""
     with pytest.raises(PromptEvaluationError, match="no model's reply"):
-        ChatWire().reply({"choices": []})
+        ChatWire().reply({"choices": choices})
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -360,6 +364,23 @@ def test_calls_that_are_not_numbered_are_told_apart_by_id(index: dict[str, int])
     )
 
     assert reply.tool_calls == [ToolCall("look", "{}", "c1"), ToolCall("look", '{"a": 1}', "c2")]
+
+
+def test_a_call_whose_pieces_have_different_ids_is_one_call() -> None:
+    """Some servers make up an id for every piece; a new call has a name."""
+    reply = streamed(
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"what":'}}]},
+        {"tool_calls": [{"index": 0, "id": "b", "function": {"name": None, "arguments": ' "x"}'}}]},
+    )
+
+    assert reply.tool_calls == [ToolCall("look", '{"what": "x"}', "a")]
+
+
+def test_a_piece_may_hold_arguments_as_an_object() -> None:
+    """Servers that do not stream arguments do not always write them as text."""
+    call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": {"what": "x"}}}
+
+    assert streamed({"tool_calls": [call]}).tool_calls == [ToolCall("look", '{"what": "x"}', "a")]
 
 
 def test_counts_are_asked_for_in_a_stream(make: Make) -> None:

@@ -245,6 +245,10 @@ def test_reasoning_that_the_provider_keeps_goes_back_by_its_id(make: Make) -> No
         ),
         ({"output": [], "incomplete_details": {"reason": "content_filter"}}, ("", "refusal")),
         (
+            {"output": [message(words("So"))], "status": "incomplete", "incomplete_details": {"reason": "tired"}},
+            ("So", "max_tokens"),
+        ),
+        (
             {"output": [message(words("I look."), phase="commentary"), message(words("4"), phase="final_answer")]},
             ("4", None),
         ),
