@@ -259,7 +259,9 @@ class ClaudeRun(Generic[OutputT]):
                     except BaseException as error:  # noqa: BLE001  INVARIANT: raised to whoever evaluates
                         self._fail(error)
             self._fail(self._broken(EOFError("it ended without an answer.")))
-        except self._sdk.ClaudeSDKError as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  INVARIANT: a run whose process is gone does not wait for it
             self._fail(self._broken(error))
 
     async def _hear(self, message: Any) -> None:
@@ -276,8 +278,10 @@ class ClaudeRun(Generic[OutputT]):
             content: Any = message.content
             for block in () if isinstance(content, str) else content:
                 if isinstance(block, sdk.ToolResultBlock) and self._native.is_pending(block.tool_use_id):
-                    # Claude Code's own rules kept it from running, so no hook told of its end.
-                    await self._end_native(block.tool_use_id, ToolResult.error(_plain(block.content)))
+                    # No hook told of its end: most often Claude Code's own rules kept it from running.
+                    said = _plain(block.content)
+                    ended = ToolResult.error(said) if block.is_error else ToolResult[Any].ok(None, said)
+                    await self._end_native(block.tool_use_id, ended)
         elif isinstance(message, sdk.SystemMessage):
             if message.subtype == "init":
                 self._known = frozenset(message.data.get("tools") or ())
@@ -343,7 +347,7 @@ class ClaudeRun(Generic[OutputT]):
 
     async def _heard(self, call_id: str) -> None:
         """INVARIANT 1: wait for the end of the reply that asks for this call."""
-        if call_id and call_id not in self._of_agents:
+        if call_id not in self._of_agents:
             await self._end_of(call_id)
 
     def _hear_busy(self, data: Mapping[str, Any]) -> None:
@@ -503,7 +507,7 @@ class ClaudeRun(Generic[OutputT]):
 
     async def _call(self, name: str, arguments: dict[str, Any], call_id: str) -> list[dict[str, Any]]:
         """Run a call of one of our tools. What ends the run is answered when the process does not listen any more."""
-        work = asyncio.ensure_future(self._execute(ToolCall(name, arguments, call_id or None, self._evaluation.prompt)))
+        work = asyncio.ensure_future(self._execute(ToolCall(name, arguments, call_id, self._evaluation.prompt)))
         self._calls.add(work)
         try:
             await asyncio.wait((work,))
@@ -522,7 +526,11 @@ class ClaudeRun(Generic[OutputT]):
         return []
 
     async def _execute(self, call: ToolCall) -> list[dict[str, Any]]:
-        await self._heard(call.call_id or "")
+        if not call.call_id:
+            raise PromptEvaluationError(
+                "This Claude Code does not say which call it makes, so its calls could be recorded twice. Update it."
+            )
+        await self._heard(call.call_id)
         self._emit(ToolCalled(call))
         outcome = await aexecute_tool(call, **self._evaluation.surroundings)
         self._finished(outcome)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem.tree import DirectoryTree
 from weakincentives.prompt import (
     ApprovalPolicy,
@@ -315,5 +316,17 @@ def test_a_cancelled_run_takes_back_what_a_native_tool_was_doing(claude: ClaudeH
 
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+    assert list(claude.workspace.iterdir()) == []
+    assert outcomes(session) == [("Bash", "cancelled")]
+
+
+def test_a_claude_code_that_dies_ends_the_run(claude: ClaudeHarness) -> None:
+    """The caller is told, and what a native tool had begun is put back."""
+    session = Session()
+    script = [ScriptTurn(calls=[bash("touch a; kill -9 $PPID")])]
+
+    with pytest.raises(PromptEvaluationError, match="Claude Code could not be run: "):
+        claude.adapter(script, tools=NATIVE).evaluate(prompt(), session)
+
     assert list(claude.workspace.iterdir()) == []
     assert outcomes(session) == [("Bash", "cancelled")]

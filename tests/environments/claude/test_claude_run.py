@@ -177,6 +177,27 @@ def test_turns_are_limited(claude: ClaudeHarness) -> None:
     assert len(claude.requests()) == 2
 
 
+def test_turns_that_the_options_limit_are_told(claude: ClaudeHarness) -> None:
+    """Claude Code counts them itself; what it says of it is told as we do."""
+    adapter = claude.adapter([ScriptTurn(calls=marks("a"))], max_turns=1)
+
+    with pytest.raises(PromptEvaluationError) as caught:
+        adapter.evaluate(asking([mark]), Session())
+
+    assert str(caught.value) == (
+        "The model did not come to an answer within the turns that the SDK's options allow. "
+        "The run cannot go on; start a new one with a smaller task or a larger max_turns."
+    )
+
+
+def test_a_run_that_claude_code_gives_up_is_told(claude: ClaudeHarness) -> None:
+    """In its own words."""
+    with pytest.raises(PromptEvaluationError) as caught:
+        claude.adapter([ScriptTurn("No such model.", status=400)]).evaluate(asking(), Session())
+
+    assert str(caught.value) == "Claude Code gave up: API Error: 400 No such model.\nThe run cannot go on."
+
+
 def test_a_provider_that_becomes_busy_is_asked_again_by_claude_code(claude: ClaudeHarness) -> None:
     """In the middle of a run, with the same conversation."""
     script = [ScriptTurn(calls=marks("a")), ScriptTurn(status=529, retry_after=0), ScriptTurn("Done.")]
@@ -328,6 +349,7 @@ def test_calls_of_claudes_own_sub_agents_are_governed(claude: ClaudeHarness) -> 
 
     assert response.text == "Done."
     assert outcomes(session) == [("Agent", "ok"), ("mark", "ok")]
+    assert [event.rendered_output for event in session[ToolInvoked]] == ["Agent was started.", "marked inside"]
     assert response.usage.total_tokens == 60
 
 
