@@ -57,7 +57,7 @@ class ClaudeSession:
 
     claude_session_id: str
     cost_usd: float | None
-    """What Claude Code says it cost."""
+    """What Claude Code says the conversation has cost so far."""
     timestamp: float
     session_id: str
 
@@ -126,7 +126,9 @@ class ClaudeRun(Generic[OutputT]):
         """Calls of our tools that have not ended."""
         self._released = asyncio.Event()
         self._counted = TokenUsage()
-        self.can_start_over = not (options.resume or options.session_id or options.continue_conversation)
+        self._is_new = not (options.resume or options.continue_conversation)
+        """Whether Claude Code's figures are of this run alone."""
+        self.can_start_over = self._is_new and not options.session_id
         """Whether nothing would be lost or said twice: not once the model has replied, nor in a conversation of old."""
 
     # -- from question to answer -----------------------------------------------------------------------------------
@@ -371,7 +373,7 @@ class ClaudeRun(Generic[OutputT]):
 
     def _count_all(self, result: Any) -> None:
         """Add what was used where we could not listen: by Claude's sub-agents, and for its own purposes."""
-        by_model: dict[str, dict[str, Any]] = result.model_usage or {}
+        by_model: dict[str, dict[str, Any]] = result.model_usage or {} if self._is_new else {}
         models = by_model.values()
 
         def total(*names: str) -> int:

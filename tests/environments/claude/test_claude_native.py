@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from weakincentives.errors import PromptEvaluationError
+from weakincentives.errors import BudgetExceededError, PromptEvaluationError
 from weakincentives.filesystem.tree import DirectoryTree
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     ApprovalPolicy,
     MarkdownSection,
@@ -193,6 +194,20 @@ def test_a_native_call_waits_for_approval(claude: ClaudeHarness) -> None:
     assert (claude.workspace / "a").exists()
 
 
+def test_a_native_call_that_tokens_cannot_pay_for_does_not_run(claude: ClaudeHarness) -> None:
+    """Claude Code begins calls while the model still speaks; they wait until its tokens are counted (INVARIANT 1)."""
+    session = Session()
+
+    with pytest.raises(BudgetExceededError, match="15 of 12 total tokens"):
+        claude.adapter([ScriptTurn(calls=[bash("touch a")])], tools=NATIVE).evaluate(
+            prompt(), session, budget=Budget(max_total_tokens=12)
+        )
+
+    assert list(claude.workspace.iterdir()) == []
+    assert outcomes(session) == [("Bash", "budget")]
+    assert len(claude.requests()) == 1
+
+
 def test_a_file_outside_of_the_workspace_is_not_written(claude: ClaudeHarness, tmp_path: Path) -> None:
     """What could not be taken back is refused, by way of a link too."""
     session = Session()
@@ -249,7 +264,7 @@ def test_what_the_permissions_of_claude_code_refuse_is_recorded(claude: ClaudeHa
 
 
 def test_a_native_call_with_bad_arguments_is_recorded(claude: ClaudeHarness) -> None:
-    """Claude Code refuses it before any hook; it is a failed call all the same, and no policy is asked."""
+    """Claude Code refuses it before any hook; it is a failed call all the same, no policy is asked (INVARIANT 2)."""
     session = Session()
     asked: list[str] = []
 
@@ -298,7 +313,7 @@ def test_a_tree_of_another_directory_is_refused(claude: ClaudeHarness, tmp_path:
 
 
 def test_a_cancelled_run_takes_back_what_a_native_tool_was_doing(claude: ClaudeHarness, tmp_path: Path) -> None:
-    """The command is stopped, then what it had done is put back; it is recorded as cancelled."""
+    """The command is stopped, then what it had done is put back; it is recorded as cancelled (INVARIANT 3)."""
     session = Session()
     begun = tmp_path / "begun"
     os.mkfifo(begun)

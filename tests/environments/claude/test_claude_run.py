@@ -99,9 +99,10 @@ def test_the_conversation_of_claude_code_can_be_found_again(claude: ClaudeHarnes
     claude.adapter([ScriptTurn("I remember 42.")]).evaluate(asking(), session)
     (kept,) = session[ClaudeSession]
 
-    claude.adapter([ScriptTurn("It was 42.")], resume=kept.claude_session_id).evaluate(asking(), session)
+    resumed = claude.adapter([ScriptTurn("It was 42.")], resume=kept.claude_session_id).evaluate(asking(), session)
 
     assert told(claude, "I remember 42.")
+    assert resumed.usage.total_tokens == 15
 
 
 def test_the_response_holds_the_whole_conversation(claude: ClaudeHarness) -> None:
