@@ -21,7 +21,7 @@ from .openai_parts import PromptRole, StructuredOutput, fault, not_understood, o
 from .retries import Retry
 
 _OURS: Final = frozenset({"num_retries", "max_retries", "fallbacks", "stream_timeout"})
-_NOISE: Final = re.compile(r"^(?:litellm\.\w+: |\w*Exception - |Error code: \d+ - )+")
+_NOISE: Final = re.compile(r"^(?:(?:litellm\.)?\w+Error: |\w*Exception - |Error code: \d+ - )+")
 
 
 class LiteLLMAdapter(ProviderAdapter):
@@ -222,8 +222,14 @@ def _fault(error: Any, model: str) -> PromptEvaluationError | ThrottledError:
         return ThrottledError(
             f"The provider of {model} cannot be reached: {said.rstrip('.')}. Check base_url and the network, or retry later."
         )
-    status = getattr(error, "status_code", None)
-    return fault(said, status=status if isinstance(status, int) else None, retry_after=_wait(error))
+    status: object = getattr(error, "status_code", None)
+    too_long = isinstance(error, package.ContextWindowExceededError)
+    return fault(
+        said,
+        status=status if isinstance(status, int) else None,
+        code="context_length_exceeded" if too_long else None,
+        retry_after=_wait(error),
+    )
 
 
 def _wait(error: Any) -> float | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -26,3 +29,13 @@ def loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+
+
+@pytest.fixture(autouse=True)
+def no_loop_is_left() -> Iterator[None]:
+    """Some of LiteLLM's sync calls make an event loop for the thread and leave it there."""
+    yield
+    with suppress(RuntimeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asyncio.get_event_loop_policy().get_event_loop().close()
+        asyncio.set_event_loop(None)
