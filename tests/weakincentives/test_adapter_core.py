@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,6 +162,17 @@ def test_two_calls_never_share_an_id_or_a_key(evaluate: Evaluate) -> None:
     assert len(set(keys)) == 4
     ids = [event.call_id for event in session[ToolInvoked].all()]
     assert (len(set(ids)), ids[0]) == (4, "call-1")
+
+
+def test_a_stored_session_knows_the_ids_of_an_earlier_process(evaluate: Evaluate, tmp_path: Path) -> None:
+    """S5: what was called before the restart is not called again under the same key."""
+    for _ in range(2):
+        with Session.open(tmp_path / "session") as session:
+            evaluate(ScriptedAdapter([ToolCall("save", {"n": 1}, "c"), "Done."]), prompt_of(), session)
+            ids = [event.call_id for event in session[ToolInvoked].all()]
+
+    assert ids[0] == "c"
+    assert len(set(ids)) == 2
 
 
 def test_a_sub_agents_call_has_another_key_than_the_call_around_it(evaluate: Evaluate) -> None:

@@ -278,9 +278,7 @@ class Evaluation(Generic[OutputT]):
     def answer(self, outcomes: Sequence[ToolOutcome]) -> None:
         """Add what came of the calls of the last reply, in their order."""
         messages = self.conversation.messages
-        claims = self.session._core.claims
         for outcome in outcomes:
-            claims.pop(outcome.call_id, None)
             messages.append(Message("tool", outcome.text, (), outcome))
             if self.pending:  # the same call made again has now been decided, or waits again
                 self.pending = [old for old in self.pending if (old.tool, old.params) != (outcome.tool, outcome.params)]
@@ -344,14 +342,14 @@ class Evaluation(Generic[OutputT]):
         return ToolCall(call.name, call.arguments, call_id, self.prompt)
 
     def _claims(self, call_id: str) -> bool:
-        """Take an id for a new call of the session; False when another call has it."""
-        core, claim = self.session._core, object()
-        if core.claims.setdefault(call_id, claim) is not claim:
-            return False  # asked for by this reply, by a call around this one, or by another run
-        if core.log(ToolInvoked).get(call_id) is None:
-            return True
-        del core.claims[call_id]
-        return False
+        """Take an id for a new call of the session; False when another call has it, in this reply, around this run, before
+        it or beside it."""
+        core, claim = self.session._core, hash(call_id)  # two that are equal by chance cost a new id, nothing else
+        with core.mutex:
+            taken = claim in core.claims
+            core.claims.add(claim)
+        # What a stored session did in another process only its record knows.
+        return not taken and (core.storage is None or core.log(ToolInvoked).get(call_id) is None)
 
     def _response(self, text: str, output: OutputT | None, reason: StopReason) -> PromptResponse[OutputT]:
         messages = self.conversation.messages

@@ -151,8 +151,8 @@ class Core:
         """What the runtime prepared for the prompt this session was last used with, to be used again."""
         self.calls: Iterator[int] = itertools.count(1)
         """Numbers for calls that came without an id; none is given twice, also after a restart."""
-        self.claims: dict[str, object] = {}
-        """The ids of calls that a model asked for and that are not recorded yet, and who claimed each."""
+        self.claims: set[int] = set()
+        """Hashes of the ids under which models asked for calls in this process. A reset does not forget them."""
         self.attached: dict[str, Attachable] = {}
         self.lost: dict[str, str] = {}
         """Stored slices whose type does not exist here, and why."""
