@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from time import process_time
 
 from weakincentives.adapters import ScriptedAdapter
+from weakincentives.adapters.scripted import ScriptedTurn
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime import Session, ToolCall
 
@@ -27,9 +28,10 @@ def run(turns: int) -> float:
         kept += 1
         return ToolResult.ok("kept", "kept")
 
-    def script() -> Iterator[ToolCall | str]:
+    def script() -> Iterator[ScriptedTurn]:
+        # As functions: like the others' models, ours makes its reply when it is asked.
         for number in range(turns):
-            yield ToolCall("keep", '{"text": "a note"}', f"c{number}")
+            yield lambda _, number=number: ToolCall("keep", '{"text": "a note"}', f"c{number}")
         yield "done"
 
     section = MarkdownSection(title="Task", template="Keep notes.", tools=[Tool.wrap(keep)])
