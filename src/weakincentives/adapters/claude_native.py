@@ -44,6 +44,8 @@ class NativeTools:
         self._files: HostFilesystem | None = None
         self._tools: dict[str, Tool[Any, Any]] = {}
         self._pending: dict[str, _NativeCall] = {}
+        self._given_up: list[_NativeCall] = []
+        """Calls that Claude Code did not wait for; their transactions may not have ended."""
 
     @property
     def files(self) -> HostFilesystem:
@@ -69,7 +71,7 @@ class NativeTools:
         try:
             await asyncio.wait((pending.started, pending.task), return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            del self._pending[call.call_id]
+            self._given_up.append(self._pending.pop(call.call_id))
             pending.task.cancel()
             raise
         if pending.started.done():
@@ -88,7 +90,7 @@ class NativeTools:
 
     async def close(self) -> None:
         """Take back what never ended. Claude Code must be gone by then: what it still does could not be undone."""
-        pending, self._pending = list(self._pending.values()), {}
+        pending, self._pending = [*self._given_up, *self._pending.values()], {}
         for call in pending:
             call.task.cancel()
         if pending:
