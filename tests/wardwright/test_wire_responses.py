@@ -620,6 +620,19 @@ def test_an_item_ends_as_it_began(key: str, value: str) -> None:
     assert str(caught.value) == f"output item 0 began with another {key!r} than it ended with"
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_event_that_names_another_tool_is_refused(begun: bool) -> None:
+    """G2: a client may act on the event that ends the arguments, so it must name the tool that the item names."""
+    added = event("output_item.added", output_index=0, item={**CALL, "arguments": ""})
+    with pytest.raises(WireError) as caught:
+        stream(
+            *([added] if begun else []),
+            event("function_call_arguments.done", output_index=0, arguments="{}", name="g"),
+            event("output_item.done", output_index=0, item=CALL),
+        )
+    assert str(caught.value) == "output item 0 has another 'name' than an event gives it"
+
+
 def test_an_item_may_begin_empty() -> None:
     """Arguments come in pieces after an empty beginning, and one item needs no number."""
     assembler = stream(

@@ -55,3 +55,10 @@ def test_cached_tokens_may_be_missing_but_not_unreadable() -> None:
     counts = {"input_tokens": 1, "output_tokens": 2}
     assert messages({**counts, "cache_read_input_tokens": 4, "cache_creation_input_tokens": None}) == Usage(5, 2)
     assert messages({**counts, "cache_read_input_tokens": "4"}) is None
+
+
+@pytest.mark.parametrize(("parse", "read", "wrote"), WIRES)
+def test_what_only_the_total_counts_was_used_too(parse: Any, read: str, wrote: str) -> None:
+    """G11: providers that count thinking in the total alone are charged for it; a total that says less takes nothing away."""
+    counts = {read: 10, wrote: 5}
+    assert [parse({**counts, "total_tokens": total}) for total in (900, 3)] == [Usage(10, 890), Usage(10, 5)]

@@ -321,7 +321,9 @@ def usage_of(reply: Object, read: str, wrote: str, *more: str) -> Usage | None:
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or not any(known):
         return None
-    return Usage(known[0] + sum(known[2:]), known[1])
+    sent = known[0] + sum(known[2:])
+    # Some providers count thinking in the total alone.
+    return Usage(sent, max(known[1], (_count(usage.get("total_tokens")) or 0) - sent))
 
 
 def _count(value: Json) -> int | None:

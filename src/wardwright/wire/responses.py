@@ -828,7 +828,9 @@ class StreamAssembler(Assembler):
             self._at(said).piece(key, _part(said), text_of(said, source, ""))
         elif kind in _WHOLES:
             key, source = _WHOLES[kind]
-            self._at(said).whole(key, _part(said), text_of(said, source, ""))
+            growing = self._at(said)
+            growing.called(text_of(said, "name", ""))
+            growing.whole(key, _part(said), text_of(said, source, ""))
         elif kind in _PART_EVENTS:
             self._content_part(said, kind == "response.content_part.done")
         elif kind == "response.output_item.added":
@@ -877,13 +879,14 @@ class StreamAssembler(Assembler):
 class _Growing:
     """One output item, as it grows."""
 
-    __slots__ = ("_begun", "_finished", "_index", "_item", "_pieces")
+    __slots__ = ("_begun", "_finished", "_index", "_item", "_name", "_pieces")
 
     def __init__(self, index: int) -> None:
         self._index = index
         self._item: Object = {}
         self._begun = False
         self._finished = False
+        self._name = ""
         self._pieces: dict[tuple[str, int], list[str]] = {}
 
     def start(self, item: Object) -> None:
@@ -891,6 +894,7 @@ class _Growing:
             raise WireError(f"output item {self._index} began twice")
         self._begun = True
         self._item = item
+        self._named(item)
         for index, part in enumerate(list_of(item, "content", "item")):
             if isinstance(part, dict):
                 self.begin_part(part, index)
@@ -906,6 +910,18 @@ class _Growing:
         self._open()
         self._pieces.setdefault((key, part), []).append(text)
 
+    def called(self, name: str) -> None:
+        """An event that names the tool once more, for clients that wait for nothing else."""
+        if name:
+            self._named({"name": name})
+            self._name = name
+            if self._begun:
+                self._named(self._item)
+
+    def _named(self, item: Object) -> None:
+        if self._name and item.get("name") != self._name:
+            raise WireError(f"output item {self._index} has another 'name' than an event gives it")
+
     def whole(self, key: str, part: int, text: str) -> None:
         self._open()
         self._agree(key, part, text)
@@ -914,6 +930,7 @@ class _Growing:
     def finish(self, item: Object) -> None:
         self._open()
         self._finished = True
+        self._named(item)
         for key in _SAME:
             begun = self._item.get(key)
             if begun and begun != item.get(key):
