@@ -71,7 +71,7 @@ Mark: TypeAlias = Literal[
 ]
 """definition_changed: description or schema differ from what was pinned
 altered: a known call or result came back with other content
-forged: a call that never passed here, after things that did; or its result
+forged: a call or hosted event that never passed here, after things that did; or its result; or a result that no call has
 result_for_denied_call: an answer to a call we denied
 session_rotated: the transcript belongs to another session than the header says
 claim_contradicted: a caller's attestation says less than we observed

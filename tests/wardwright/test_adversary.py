@@ -34,6 +34,7 @@ from wardwright.wire.turn import (
     DeclaredTool,
     Gate,
     HostedCallItem,
+    HostedResultItem,
     Item,
     ResultItem,
     TextItem,
@@ -1290,3 +1291,119 @@ def test_old_words_in_a_cut_transcript_clear_nothing() -> None:
         session.request(*items[1:], said("k"), user(word))
         told.append(session.reply(call(word, "shell_exec")).decision)
     assert told == ["block", "allow"]
+
+
+FORGED_BLOCKS = "governance:\n  - {id: fg, kind: tool_selector, action: block, tool: {mark: forged}}\n"
+
+
+def searched(call_id: str, content: str) -> list[Item]:
+    return [HostedCallItem(call_id, "web_search", '{"q": 1}'), HostedResultItem(call_id, "web_search", content)]
+
+
+@pytest.mark.parametrize("call_id", ["h2", ""])
+def test_a_hosted_event_that_no_provider_reported_is_forged(call_id: str) -> None:
+    """G22: a made-up search bears the mark, with an id or without, however often it is sent."""
+    session = Session(FORGED_BLOCKS)
+    session.request(user("a"))
+    session.reply(*searched("h1", "page"), said("k"))
+    items = [user("a"), *searched("h1", "page"), said("k"), *searched(call_id, "evil"), user("b")]
+    assert [session.request(*items).decision for _ in range(3)] == ["block"] * 3
+
+
+@pytest.mark.parametrize("call_id", ["h1", ""])
+def test_a_hosted_event_that_comes_back_is_not_forged(call_id: str) -> None:
+    """G22: what a provider reported may be sent back, also without its id and by a client that shortens its history."""
+    session = Session(FORGED_BLOCKS)
+    session.request(user("a"))
+    session.reply(*searched("h1", "page"), call("c", "x"))
+    items = [call("c", "x"), result("c", "ok"), *searched(call_id, "page"), user("b")]
+    ruling = session.request(*items)
+    assert (ruling.decision, [fact.source for fact in ruling.facts]) == ("allow", ["tool_result"])
+
+
+def test_a_hosted_event_that_came_in_by_itself_is_forged_behind_calls_that_passed() -> None:
+    """G22: what a detached transcript brought along does not pass later for something that happened here."""
+    session = Session(FORGED_BLOCKS)
+    session.request(user("a"))
+    session.reply(call("c", "x"))
+    detached = session.request(user("z"), *searched("h", "evil"))
+    items = [user("a"), call("c", "x"), result("c", "ok"), *searched("h", "evil"), user("b")]
+    assert [detached.decision, session.request(*items).decision] == ["allow", "block"]
+
+
+def test_nobodys_result_is_forged_in_the_first_request_too() -> None:
+    """G20, G22: a result under an id that no call has does not hide from rules on the tool it really came from."""
+    session = Session(FORGED_BLOCKS)
+    items = [user("a"), call("c", "browser_open"), result("other", "page")]
+    assert [session.request(*items).decision for _ in range(2)] == ["block", "block"]
+
+
+def test_a_hosted_tool_that_was_taken_away_and_runs_all_the_same_blocks_the_reply() -> None:
+    """G12, G43: nothing of an answer passes for which the provider used what it was not shown."""
+    session = Session(
+        "governance:\n  - {id: st, kind: tool_selector, action: strip_tools,"
+        " tool: {namespace: provider.web_search, source: declared_tool}}\n"
+    )
+    tools = [DeclaredTool("web_search", hosted="web_search"), DeclaredTool("code", hosted="code_execution")]
+    session.request(user("a"), tools=tools)
+    kept = session.go("reply", [HostedCallItem("h", "code_execution", "{}")], tools=tools)
+    session.request(user("a"), tools=tools)
+    ruling = session.reply(*searched("h1", "page"), said("k"), tools=tools)
+    assert [kept.decision, ruling.decision, ruling.rule_id] == ["allow", "block", "st"]
+
+
+@pytest.mark.parametrize(
+    ("action", "shown"),
+    [
+        ("switch_model, target_model: near", ("near", None)),
+        ("restrict_routes, routes: [near]", ("", ("near",))),
+    ],
+)
+def test_a_renamed_state_frees_no_route(action: str, shown: tuple[str, tuple[str, ...] | None]) -> None:
+    """G30: while a machine holds a state that the plan no longer knows, rules that choose routes act as if it were theirs."""
+    text = (
+        "targets: [{{model: far}}, {{model: near}}]\n"
+        "state_machine: {{initial_state: open, states: [open, {state}]}}\n"
+        "governance:\n"
+        "  - {{id: in, kind: tool_selector, action: transition, transition_to: {state}, tool: {{name: read}}}}\n"
+        "  - {{id: ro, kind: tool_selector, action: {action}, state_scope: {state}, tool: {{source: tool_result}}}}\n"
+    )
+    session = Session(text.format(state="closed", action=action))
+    session.request(user("a"))
+    session.reply(call("1", "read"), call("2", "y"))
+    session.plan = compile_plan(load_config(text.format(state="shut", action=action)))
+    ruling = session.request(user("a"), call("1", "read"), call("2", "y"), result("2", "ok"))
+    assert (ruling.route.model, ruling.route.allowed, ruling.notes) == (*shown, ("unknown_state",))
+
+
+def test_a_loop_that_counts_something_else_since_keeps_what_it_bound() -> None:
+    """G12, G30: editing what a rule counts does not free the route that its last count chose."""
+    text = (
+        "targets: [{{model: big}}, {{model: strict}}]\n"
+        "governance:\n  - {{id: lp, kind: tool_loop_threshold, action: switch_model, target_model: strict,"
+        " threshold: 2, equal: {equal}, tool: {{name: '*'}}}}\n"
+    )
+    session = Session(text.format(equal="tool"))
+    session.request(user("a"))
+    session.reply(call("1", "x"), call("2", "x"), released=True)
+    session.plan = compile_plan(load_config(text.format(equal="tool+arguments")))
+    ruling = session.request(user("a"), call("1", "x"), call("2", "x"), result("1", "k"), result("2", "k"))
+    assert ruling.route.model == "strict"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        [HostedCallItem("h1", "web_search", '{"q": 1}'), HostedResultItem("h1", "web_search", "evil")],
+        [HostedCallItem("h1", "web_search", '{"q": 2}'), HostedResultItem("h1", "web_search", "page")],
+        [HostedCallItem("h1", "code_execution", '{"q": 1}'), HostedResultItem("h1", "web_search", "page")],
+    ],
+    ids=["result", "arguments", "kind"],
+)
+def test_an_altered_hosted_event_is_altered_however_often_it_is_sent(shown: list[Item]) -> None:
+    """G3, G22: another result, other arguments or another tool under an id that a provider gave bear the mark on every retry."""
+    session = Session("governance:\n  - {id: al, kind: tool_selector, action: block, tool: {mark: altered}}\n")
+    session.request(user("a"))
+    session.reply(*searched("h1", "page"), said("k"))
+    items = [user("a"), *shown, said("k"), user("b")]
+    assert [session.request(*items).decision for _ in range(3)] == ["block"] * 3

@@ -402,7 +402,12 @@ def _hosted_names(item: HostedCallItem | HostedResultItem, content: str, key: by
     """Ledger keys of a hosted event: by its id, then by id and content, for providers that give one id to many events."""
     kind, name = ("h", item.id) if isinstance(item, HostedCallItem) else ("s", item.call_id)
     name = short_id(name, key)
-    return (f"{kind}:{name}", f"{kind}:{name}={content}") if name else (f"{kind}:={content}",)
+    return (f"{kind}:{name}", f"{kind}:{name}={content}") if name else (_unnamed(item, content),)
+
+
+def _unnamed(item: HostedCallItem | HostedResultItem, content: str) -> str:
+    """The ledger key of a hosted event without an id."""
+    return f"{'h' if isinstance(item, HostedCallItem) else 's'}:={kept_name(item.kind)}={content}"
 
 
 class Observer:
@@ -657,27 +662,44 @@ class Observer:
                 content = _hosted_digest(key, item)
                 keys = _hosted_names(item, content, key)
                 first_name, last_name = keys[0], keys[-1]
-                entry, name = ledger.get(first_name), first_name
-                if entry is not None and entry.digest != content:
+                own = ledger.get(first_name)
+                entry, name = own, first_name
+                called = isinstance(item, HostedCallItem)  # a result may stand without the call that says its kind
+                renamed = called and own is not None and own.raw_name != item.kind
+                if own is not None and (renamed or own.digest != content):
                     other = ledger.get(last_name)
-                    if other is not None:
+                    if other is not None and not (called and other.raw_name != item.kind):
                         entry, name = other, last_name
-                    elif entry.digest and _shows(item):
+                    elif renamed or (own.digest and _shows(item)):
                         entry = None
                 if entry is None:
                     fact = self._hosted(item, index, content, key)
-                    if first_name in ledger:
-                        fact.marks = ("altered",)  # another content under a known id
-                    name = last_name if first_name in ledger or first_name in seen.ledger else first_name
                     shown = content if _shows(item) else ""
-                    seen.ledger[name] = LedgerEntry("observed", fact.raw_name, shown, head.turn)
-                elif entry.refused or (entry.status == "observed" and entry.turn >= news_turn and index >= news_from):
+                    forged = True
+                    if own is not None:
+                        fact.marks = ("altered",)  # another content under a known id
+                    elif met_known and head.turn and (shown or len(keys) > 1):
+                        # No provider said so here; one that tells nothing and has no id may be any.
+                        fact.marks = _FORGED
+                    else:
+                        forged = False
+                    name = last_name if own is not None or first_name in learnt else first_name
+                    learnt[name] = _entry(("observed", fact.raw_name, shown, head.turn, False, forged))
+                else:
+                    if entry.status != "observed":
+                        met_passed = True
+                    elif met_passed and head.turn and not entry.forged:
+                        entry = learnt[name] = entry._replace(forged=True, turn=head.turn)
+                    if not entry.refused and not (
+                        entry.status == "observed" and entry.turn >= news_turn and index >= news_from
+                    ):
+                        continue
                     fact = self._hosted(item, index, content, key)
                     fact.repeat = True
                     if entry.refused:
-                        seen.ledger[name] = entry
-                else:
-                    continue
+                        learnt[name] = entry
+                    if entry.forged:
+                        fact.marks = _FORGED if name == first_name or own is None or own.forged else ("altered",)
                 facts.append(fact)
             else:
                 raise TypeError(f"unknown item {type(item).__name__}")
@@ -801,7 +823,8 @@ class Observer:
         marks: tuple[Mark, ...] = ()
         repeat = False
         if called is None:
-            if head.turn and (call is None or met_known):
+            # Nobody's result is made up, also in a history that was brought along.
+            if (head.turn and met_known) or (call is None and (head.turn or turn.gate == "request")):
                 marks = _FORGED
         elif called.forged:
             marks = _FORGED
@@ -987,7 +1010,10 @@ class Observer:
                 free = next((name for name, entry in entries if entry is None), keys[-1])
                 fact = self._hosted(item, index, content, key)
                 fact.repeat = bool(held_name)
-                seen.ledger[held_name or free] = LedgerEntry("passed", fact.raw_name, shown, head.turn)
+                seen.ledger[held_name or free] = entry = LedgerEntry("passed", fact.raw_name, shown, head.turn)
+                if len(keys) > 1 and shown:
+                    # Clients that keep nothing with the provider send it back without its id.
+                    seen.ledger[_unnamed(item, content)] = entry
                 seen.facts.append(fact)
             elif isinstance(item, ResultItem):
                 call_id = _answered_id(item, key)

@@ -48,7 +48,6 @@ from wardwright.policy.compile import (
 )
 from wardwright.policy.matching import UNREADABLE, arguments_of, fits
 from wardwright.policy.rules import (
-    DENYING,
     Action,
     ActionName,
     AllowedTools,
@@ -87,6 +86,8 @@ MAX_TRIPPED: Final = 7
 
 ONCE: Final[frozenset[ActionName]] = frozenset({"alert_async", "annotate"})
 """Actions taken once per crossing of a threshold; and for new text only."""
+IDLE: Final[frozenset[ActionName]] = frozenset({*ONCE, "transition"})
+"""Actions that constrain nothing. All others are taken while a machine holds a state that the plan does not know."""
 REFUSING: Final[frozenset[str]] = frozenset({"block", "deny_call", "require_approval"})
 HAPPENED: Final[frozenset[str]] = frozenset({"assistant_tool_call", "tool_result", "provider_event"})
 """Events that can end a sequence or a state unless `source` names others."""
@@ -243,7 +244,7 @@ class Run:
         return holding(machine, value, self.at(scope, index), self.words, self.session.key)
 
     def unknown(self, machine_id: str, state: str) -> bool:
-        """Whether a machine holds a state that this plan does not have: another plan knew why, so whatever denies acts."""
+        """Whether a machine holds a state that this plan does not have: another plan knew why, so whatever constrains acts."""
         return state not in self.plan.machines[machine_id].states
 
     def first(self, key: RegisterKey, index: int = -1) -> bool:
@@ -274,7 +275,7 @@ class Run:
         if rule.state_scope and not bound:
             state = self.state(rule.machine, index)
             if state not in rule.state_scope and not (
-                rule.action.name in DENYING and self.unknown(rule.machine, state)
+                (rule.action.name not in IDLE or rule.action.bundle) and self.unknown(rule.machine, state)
             ):
                 return False
         action = rule.action
@@ -641,7 +642,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
         if gate == "reply" and allowed and fact.phase != "result_interpretation":
             for rule in allowed:
                 _guarded(run, rule, index, _allowed_call)
-        if withdrawn is not None and fact.source == "assistant_tool_call":
+        if withdrawn is not None and fact.source in HAPPENED:
             rule_id = withdrawn.rule(fact)
             if rule_id is not None:
                 _withdrawn(run, rule_id, index)
@@ -955,16 +956,25 @@ class Withdrawn:
         self._every = observed.stripped.get(EVERY_TOOL)
         self._names = {fold(name): rule_id for name, rule_id in observed.stripped.items()}
         self._tools: dict[tuple[str, str], str] = {}
+        self._hosted: dict[str, str] = {}
+        """Namespaces that the provider itself serves."""
         for name, rule_id in observed.stripped.items():
             tool = surface.by_name.get(name)
             if tool is None or tool.hosted is None:
                 identity = plan.catalog.resolve(name)
                 self._tools[fold(identity.namespace), fold(identity.name)] = rule_id
+            else:
+                self._hosted[plan.catalog.resolve_hosted(tool.hosted, tool.server, tool.name).namespace] = rule_id
+        for fact in surface.facts:
+            if self._hosted and fact.raw_name not in observed.stripped:
+                self._hosted.pop(fact.namespace, None)
         self._left = {kept for raw, kept in surface.kept.items() if raw not in observed.stripped}
         """What the provider was shown: another name of the same tool that stayed may be called."""
 
     def rule(self, fact: ToolFact) -> str | None:
         """The rule that took away what this call asks for."""
+        if fact.source != "assistant_tool_call":
+            return self._every or self._hosted.get(fact.namespace) if fact.source == "provider_event" else None
         found = self._every or self._names.get(fold(fact.raw_name))
         if found is None:
             found = self._tools.get((fold(fact.namespace), fold(fact.name)))
@@ -984,6 +994,8 @@ def _withdrawn(run: Run, rule_id: str, index: int) -> None:
         rule = found[0]
         finding.kind, finding.action, finding.message = rule.kind, rule.action, rule.message
         finding.priority, finding.order, finding.bundle = rule.priority, rule.order, rule.bundle
+    if fact.source == "provider_event":
+        finding.effect = "block"  # it already ran: only the whole reply can be refused
     finding.call_id = fact.tool_call_id
     finding.evidence = {"withdrawn": True}
     run.findings.append(finding)
@@ -1109,7 +1121,8 @@ def _bound(run: Run, rules: RuleSet) -> None:
         named = [one.by_id[rule_id] for one in (rules, *run.plan.bundles.values()) if rule_id in one.by_id]
         found = [rule for rule in named if rule.action.name in ROUTING]
         for rule in found:
-            if rule not in rules.sticky:
+            # A loop keeps choosing by itself, unless it counts something else since.
+            if rule not in rules.sticky or run.scopes[rule.scope].get((rule.key, TRIPPED)) is None:
                 run.act(rule, -1, evidence, bound=True)
         if not found:
             # Renamed or removed since: what it bound is bound all the same.
