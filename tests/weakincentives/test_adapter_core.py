@@ -489,6 +489,35 @@ def test_limits_that_make_no_sense_are_refused(options: dict[str, int], text: st
         ScriptedAdapter([], **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"deadline": 5}, "deadline must be a Deadline, got int: Deadline.after(seconds)."),
+        ({"budget": 5}, "budget must be a Budget or a BudgetTracker, got int: Budget(max_total_tokens=...)."),
+    ],
+)
+def test_limits_of_another_type_are_refused(evaluate: Evaluate, limits: dict[str, Any], text: str) -> None:
+    """Before the model is asked, and with the way to write them."""
+    with pytest.raises(TypeError) as caught, ScriptedAdapter([]) as adapter:
+        evaluate(adapter, prompt_of(), Session(), **limits)
+
+    assert str(caught.value) == text
+
+
+def test_a_retry_of_another_type_is_refused() -> None:
+    """A number of attempts is not enough."""
+    given: Any = 3
+    with pytest.raises(TypeError, match=r"^retry must be a Retry, got int: Retry\(attempts=\.\.\.\)\.$"):
+        SilentAdapter(retry=given)
+
+
+class SilentAdapter(ProviderAdapter):
+    """Says nothing."""
+
+    def send(self, turn: Turn) -> ModelReply:
+        return ModelReply()
+
+
 def test_a_passed_deadline_asks_nobody(evaluate: Evaluate) -> None:
     """The model is not asked once the time is over (S20)."""
     adapter = ScriptedAdapter(["Done."])

@@ -124,6 +124,12 @@ def test_a_turn_that_is_none_is_refused(turn: Any) -> None:
     )
 
 
+def test_a_text_is_no_script() -> None:
+    """Its letters are not meant as turns."""
+    with pytest.raises(TypeError, match=r"^turns is a list of turns, got text\. Put it into a list: "):
+        ScriptedAdapter("Done.")
+
+
 def test_a_long_text_is_shortened_in_errors() -> None:
     """An error stays readable."""
     with pytest.raises(ScriptError) as caught:

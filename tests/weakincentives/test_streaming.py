@@ -232,6 +232,13 @@ def test_a_busy_provider_is_asked_again_after_a_while(
     assert 1.5 <= clock.monotonic() <= 3
 
 
+@pytest.mark.parametrize("name", ["attempts", "first", "longest"])
+def test_waits_below_zero_are_refused(name: str) -> None:
+    """When they are written down, not when a provider is busy."""
+    with pytest.raises(ValueError, match=rf"^Retry\.{name} must be 0 or more, got -1\.$"):
+        Retry(**{name: -1})
+
+
 def test_a_provider_gets_the_wait_it_asks_for() -> None:
     """`retry_after` is the least that is waited."""
     clock = FakeClock()

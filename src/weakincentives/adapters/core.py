@@ -208,6 +208,12 @@ class Evaluation(Generic[OutputT]):
 
     def limit(self, deadline: Deadline | None, budget: Budget | BudgetTracker | None) -> None:
         """Set the limits that are given; the earlier of the deadline and the budget's counts."""
+        if deadline is not None and not isinstance(deadline, Deadline):
+            raise TypeError(f"deadline must be a Deadline, got {type(deadline).__name__}: Deadline.after(seconds).")
+        if budget is not None and not isinstance(budget, Budget | BudgetTracker):
+            raise TypeError(
+                f"budget must be a Budget or a BudgetTracker, got {type(budget).__name__}: Budget(max_total_tokens=...)."
+            )
         if budget is not None:
             self.tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
         elif self.tracker is None and BudgetTracker in self.prompt.resources:
@@ -497,6 +503,8 @@ class ProviderAdapter(ABC):
             raise ValueError(f"max_turns must be 1 or more, or None for no limit, got {max_turns}.")
         if max_output_retries < 0:
             raise ValueError(f"max_output_retries must be 0 or more, got {max_output_retries}.")
+        if retry is not None and not isinstance(retry, Retry):
+            raise TypeError(f"retry must be a Retry, got {type(retry).__name__}: Retry(attempts=...).")
         self.max_turns = max_turns
         self.max_output_retries = max_output_retries
         self.retry = Retry() if retry is None else retry

@@ -182,6 +182,8 @@ class _Clients:
         self.is_sync = False
         """Only a sync client is there."""
         if given is not None:
+            if not hasattr(given, "with_options"):
+                raise TypeError(f"client must be an OpenAI or AsyncOpenAI client, got {type(given).__name__}.")
             self._given = given.with_options(max_retries=0)
             self.is_async = isinstance(given, _package().AsyncOpenAI)
             self.is_sync = not self.is_async

@@ -18,6 +18,11 @@ class Retry:
     longest: float = 60.0
     """Seconds of any wait, at most; a provider that asks for more is not asked again."""
 
+    def __post_init__(self) -> None:
+        for name in ("attempts", "first", "longest"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Retry.{name} must be 0 or more, got {getattr(self, name)}.")
+
     def pause(self, attempt: int, asked_for: float | None = None) -> float | None:
         """Seconds to wait before the attempt of that number, counted from 1; None: give up.
 

@@ -35,6 +35,8 @@ class ScriptedAdapter(ProviderAdapter):
         self, turns: Iterable[ScriptedTurn], *, max_turns: int | None = None, max_output_retries: int = 2
     ) -> None:
         super().__init__(max_turns=max_turns, max_output_retries=max_output_retries)
+        if isinstance(turns, str):
+            raise TypeError("turns is a list of turns, got text. Put it into a list: ScriptedAdapter([text]).")
         self._left = deque(turns)
         self._said = 0
         self.last_turn: Turn | None = None

@@ -191,6 +191,12 @@ def test_settings_that_do_not_fit_are_refused_at_once(settings: dict[str, Any], 
     assert str(caught.value) == text
 
 
+def test_something_that_is_no_client_is_refused() -> None:
+    """A key or an address given as client is told apart at once."""
+    with pytest.raises(TypeError, match=r"^client must be an OpenAI or AsyncOpenAI client, got str\.$"):
+        OpenAIAdapter("m", client="sk-1")
+
+
 def test_it_says_which_model_it_is() -> None:
     """For logs and debuggers."""
     assert repr(OpenAIAdapter("gpt-5", api="responses")) == "<OpenAIAdapter: gpt-5, responses>"
