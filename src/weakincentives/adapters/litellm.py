@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, cast
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import PromptEvaluationError, ThrottledError
+from ..runtime import workers
 from .core import ModelReply, ProviderAdapter, Turn
 from .openai_chat import ChatWire
 from .openai_parts import PromptRole, StructuredOutput, fault, not_understood, object_of
@@ -84,6 +86,8 @@ class LiteLLMAdapter(ProviderAdapter):
             return self._wire.reply(_with_refusal(reader.body(), refused, turn))
 
     async def asend(self, turn: Turn) -> ModelReply:
+        if "litellm" not in sys.modules:
+            await workers.run_aside(_package)  # seconds, in which the event loop goes on
         with _told(self.model):
             answer = await self._client().acompletion(**self._request(turn))
             if turn.say is None:

@@ -130,7 +130,8 @@ class McpSection(Section[None]):
 
         async def call(params: dict[str, Any], *, context: ToolContext) -> ToolResult[Any]:
             async def progress(done: float, total: float | None, message: str | None) -> None:
-                context.progress(message or "", fraction=done / total if total else None)
+                fraction = min(max(done / total, 0.0), 1.0) if total else None
+                context.progress(message or "", fraction=fraction)
 
             connection = context.resources.get(kind)
             try:

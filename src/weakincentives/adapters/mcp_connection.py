@@ -153,6 +153,7 @@ class _Life:
         self._forgotten = False
         self._stop = asyncio.Event()
         self._listening = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self._client: Any = None
         self._offers: dict[str, McpOffer] = {}
         self._stale = True
@@ -217,9 +218,14 @@ class _Life:
         """Let it end by itself."""
         self.is_over = True
         try:
-            self.loop.call_soon_threadsafe(self._stop.set)
+            self.loop.call_soon_threadsafe(self._quit)
         except RuntimeError:
             return  # it has ended
+
+    def _quit(self) -> None:
+        self._stop.set()
+        if self._task is not None and not self.ready.done():
+            self._task.cancel()  # nobody waits any more for a server that does not answer
 
     def end(self) -> None:
         """End it and wait for that; the SDK bounds how long a program may take to go."""
@@ -238,8 +244,13 @@ class _Life:
                 _logger.info("The connection to the MCP server %s ended: %r", self._server.name, error)
         finally:
             self.is_over = True
+            if not self.ready.done():
+                self.ready.set_exception(self.gone(_NOT_RUN))
 
     async def _live(self) -> None:
+        self._task = asyncio.current_task()
+        if self._stop.is_set():
+            return
         async with asyncio.timeout(self._server.connect_timeout) as limit:
             async with self._sdk.Client(
                 self._target(), mode=self._server.mode, cache=None, message_handler=self._hear

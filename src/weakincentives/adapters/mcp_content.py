@@ -125,7 +125,8 @@ class OutputForm:
 
     @staticmethod
     def of(tool: Tool[Any, Any]) -> OutputForm | None:
-        """None for tools whose results are text or content blocks, and for those that do not say what they return."""
+        """None for tools whose results are text or content blocks, for those that do not say what they return, and for
+        those whose text is cut: the whole would stand beside it."""
         if tool not in _forms:
             _forms[tool] = OutputForm._made(tool)
         return _forms[tool]
@@ -133,8 +134,10 @@ class OutputForm:
     @staticmethod
     def _made(tool: Tool[Any, Any]) -> OutputForm | None:
         declared = strip(tool.result_type)
-        if declared in (None, str, Any, object) or any(
-            issubclass(cls, TextBlock | ImageBlock | FileBlock) for cls in dataclasses_in(declared)
+        if (
+            tool.output_limit is not None
+            or declared in (None, str, Any, object)
+            or any(issubclass(cls, TextBlock | ImageBlock | FileBlock) for cls in dataclasses_in(declared))
         ):
             return None
         try:

@@ -132,7 +132,7 @@ class McpPins:
             for server, offers in sorted(self._servers.items())
         }
         text = json.dumps({"version": _VERSION, "servers": servers}, indent=1, ensure_ascii=False)
-        beside = f"{self._path}.{os.getpid()}.new"
+        beside = f"{self._path}.{os.getpid()}.{id(self):x}.new"
         with open(beside, "w", encoding="utf-8") as file:
             file.write(text + "\n")
         os.replace(beside, self._path)

@@ -706,6 +706,21 @@ def test_a_server_that_does_not_answer_is_given_up() -> None:
     assert str(caught.value) == "The MCP server 'b' cannot be reached: it did not answer within 0.3 seconds."
 
 
+def test_closing_does_not_wait_for_a_server_that_does_not_answer(tmp_path: Path) -> None:
+    """A program that went silent when it was started again holds nobody up: not the call, not the end of the prompt."""
+    path = tmp_path / "moody.py"
+    path.write_text(MORTAL.replace("server.run()", "os.environ.get('SILENT') and sys.stdin.read()\nserver.run()"))
+    env: dict[str, str] = {}
+    server = McpServer(name="m", command=[sys.executable, str(path)], env=env, timeout=0.5, connect_timeout=600)
+    section = McpSection(server)
+    env["SILENT"] = "yes"
+
+    with using(section) as call:
+        outcome = call("m_ask")
+
+    assert outcome.outcome == "timeout"
+
+
 def test_an_address_where_nobody_listens_is_a_failed_call() -> None:
     """A server that was there when the prompt was made and is not now: the model reads so, and may try again later."""
     stranger = Stranger(tool("ask"))

@@ -381,6 +381,25 @@ def test_text_has_no_schema(result_type: Any) -> None:
     assert (text(result), result.structured_content) == ("Words.", None)
 
 
+def test_what_is_cut_from_the_text_does_not_stand_beside_it() -> None:
+    """A tool with an output limit promises no structure: the limit would be none."""
+
+    def handler(params: None, *, context: ToolContext) -> ToolResult[Weather]:
+        return ToolResult.ok(Weather(1, place="x" * 100))
+
+    tool = Tool[None, Weather](name="ask", description="Ask.", handler=handler, output_limit=10)
+
+    async def run() -> tuple[types.Tool, types.CallToolResult]:
+        prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="A", tools=[tool])]))
+        async with Client(mcp_server(prompt)) as client:
+            return (await client.list_tools()).tools[0], await client.call_tool("ask")
+
+    listed, result = asyncio.run(run())
+
+    assert (listed.output_schema, result.structured_content) == (None, None)
+    assert text(result).startswith("1 degrees \n\n[output cut: 10 of ")
+
+
 def test_a_failure_has_no_structured_content() -> None:
     """The value of a failed result is nobody's to read (S22)."""
     _, result = answer(Weather, ToolResult("It rains.", Weather(1), success=False))
