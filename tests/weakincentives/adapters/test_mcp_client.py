@@ -427,13 +427,13 @@ def test_a_call_that_takes_too_long_is_given_up_and_cancelled_there(mode: str) -
 
     stranger = Stranger(tool("ask"), answer=lambda _, params: dawdle())
 
-    with using(section_of(stranger, timeout=0.2, mode=mode)) as call:
+    with using(section_of(stranger, timeout=1, mode=mode)) as call:
         outcome = call("far_ask")
         assert stopped.wait(30)
 
     assert outcome.outcome == "timeout"
     assert outcome.text == (
-        "Tool 'far_ask' timed out after 0.2 seconds. "
+        "Tool 'far_ask' timed out after 1 seconds. "
         "What it did outside may have happened; check before you call it again."
     )
 
@@ -601,27 +601,39 @@ def test_pins_know_two_ways_with_new_tools() -> None:
 # --- servers that come and go -----------------------------------------------------------------------------------------
 
 MORTAL = """
-import os, sys
-from mcp.server.mcpserver import MCPServer
+import json, os, sys
 
-server = MCPServer("mortal")
+TOOLS = {
+    "ask": {"type": "object"},
+    "die": {"type": "object"},
+    "variable": {"type": "object", "properties": {"name": {"type": "string"}}},
+}
 
-@server.tool()
-def ask() -> str:
-    "Ask for the process."
-    return str(os.getpid())
+def answer(method, params):
+    if method == "initialize":
+        told = {"name": "mortal", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": told}
+    if method == "tools/list":
+        return {"tools": [{"name": name, "inputSchema": schema} for name, schema in TOOLS.items()]}
+    if params["name"] == "die":
+        os._exit(1)
+    asked = params["arguments"].get("name")
+    text = str(os.getpid()) if asked is None else os.environ.get(asked, "none")
+    return {"content": [{"type": "text", "text": text}]}
 
-@server.tool()
-def die() -> str:
-    "Die in the middle of a call."
-    os._exit(1)
-
-@server.tool()
-def variable(name: str) -> str:
-    "Read a variable of the environment."
-    return os.environ.get(name, "none")
-
-server.run()
+if os.environ.get("SILENT"):
+    sys.stdin.read()
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    known = message["method"] in ("initialize", "tools/list", "tools/call")
+    told = (
+        {"result": answer(message["method"], message.get("params"))}
+        if known
+        else {"error": {"code": -32601, "message": "Method not found"}}
+    )
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}), flush=True)
 """
 
 
@@ -709,7 +721,7 @@ def test_a_server_that_does_not_answer_is_given_up() -> None:
 def test_closing_does_not_wait_for_a_server_that_does_not_answer(tmp_path: Path) -> None:
     """A program that went silent when it was started again holds nobody up: not the call, not the end of the prompt."""
     path = tmp_path / "moody.py"
-    path.write_text(MORTAL.replace("server.run()", "os.environ.get('SILENT') and sys.stdin.read()\nserver.run()"))
+    path.write_text(MORTAL)
     env: dict[str, str] = {}
     server = McpServer(name="m", command=[sys.executable, str(path)], env=env, timeout=0.5, connect_timeout=600)
     section = McpSection(server)
