@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import pytest
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -12,6 +14,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from environments.frameworks.governed import Note, make_prompt
 from weakincentives.adapters.bridges import as_pydantic_ai_tools
 from weakincentives.filesystem import Filesystem
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime import Session, ToolInvoked
 
 
@@ -88,6 +91,35 @@ def test_bad_arguments_come_back_with_every_problem() -> None:
     assert [event.outcome for event in session[ToolInvoked].all()] == ["invalid_params", "ok"]
     assert "text" in returns(messages)[0].content
     assert "txt" in returns(messages)[0].content
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "7", '{"text":', "null"])
+def test_arguments_that_are_no_object_do_not_end_the_run(arguments: str) -> None:
+    """The framework asks the model to correct them."""
+    session = Session()
+
+    run(session, [ToolCallPart("keep_note", arguments)], [ToolCallPart("keep_note", {"text": "a"})])
+
+    assert session[Note].all() == (Note("a"),)
+
+
+def test_a_parameter_may_have_any_name() -> None:
+    """Names of the bridge's own do not get in the way."""
+
+    @dataclass(frozen=True)
+    class Odd:
+        context: str
+        self: str
+
+    def odd(params: Odd, *, context: ToolContext) -> ToolResult[str]:
+        """Say both."""
+        return ToolResult.ok(params.context + params.self)
+
+    prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="Odd", template="Odd.", tools=[Tool.wrap(odd)])]))
+
+    messages = run(Session(), [ToolCallPart("odd", {"context": "a", "self": "b"})], prompt=prompt)
+
+    assert [part.content for part in returns(messages)] == ["ab"]
 
 
 def test_parallel_calls_lose_no_update() -> None:
