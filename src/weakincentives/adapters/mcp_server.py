@@ -11,10 +11,12 @@ import asyncio
 import hmac
 import itertools
 import logging
+import os
 import secrets
+import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, Literal, cast
 
 from ..errors import PromptEvaluationError, RollbackError, VisibilityExpansionRequired
@@ -151,7 +153,8 @@ def serve_mcp(
     path: str = "/mcp",
     on_ready: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve the tools until the client goes (stdio) or the process is interrupted (http).
+    """Serve the tools until the client goes (stdio) or the process is told to end; then what runs is rolled back, and
+    what is open is closed.
 
     `session`: one for everybody, or a function that makes one for each client; each client has a new one unless told.
     `prompt` may be such a function too, for clients that must not share files. `on_ready` gets the address over HTTP;
@@ -177,7 +180,32 @@ def serve_mcp(
 
 async def _serve_stdio(server: Any) -> None:
     async with mcp_sdk.load().stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+        serving = asyncio.ensure_future(server.run(read, write, server.create_initialization_options()))
+        signals = _heed_signals(serving)
+        try:
+            await serving
+        except asyncio.CancelledError:
+            if not signals:
+                raise
+            # WHY NOT return: a thread waits for the next line of standard input, and the process would wait for it. What
+            # ran was taken back, and what was open is closed.
+            logging.shutdown()
+            os._exit(128 + signals[0])
+
+
+def _heed_signals(serving: asyncio.Future[Any]) -> list[int]:
+    """End the serving when the process is told to end; the signals that came are in the list."""
+    came: list[int] = []
+
+    def heed(number: int) -> None:
+        came.append(number)
+        serving.cancel()
+
+    # Where signals are somebody else's business (not the main thread, not Unix) they stay so.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(each, heed, int(each))
+    return came
 
 
 def _serve_http(app: Any, host: str, port: int, path: str, on_ready: Callable[[str], object] | None) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -610,6 +612,53 @@ def test_a_program_is_served_over_http_until_it_is_interrupted(program: Path) ->
         finally:
             process.terminate()
         assert process.wait(30) in (0, -15)
+
+
+INTERRUPTED = """
+import asyncio, sys
+from weakincentives.adapters.mcp import serve_mcp
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult
+from weakincentives.resources import Binding
+from weakincentives.runtime import Session, ToolInvoked
+
+class Lamp:
+    def close(self):
+        print("closed", file=sys.stderr, flush=True)
+
+async def dawdle(params: None, *, context) -> ToolResult[None]:
+    context.resources.get(Lamp)
+    print("begun", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+
+tool = Tool[None, None](name="dawdle", description="Take very long.", handler=dawdle)
+prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="A", tools=[tool])]))
+session = Session()
+session.dispatcher.subscribe(ToolInvoked, lambda event: print(event.outcome, file=sys.stderr, flush=True))
+serve_mcp(prompt.bind(resources={Lamp: Binding(Lamp, lambda _: Lamp())}), session)
+"""
+HANDSHAKE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_that_is_told_to_end_takes_back_what_runs(tmp_path: Path, number: signal.Signals) -> None:
+    """Though its client is still there and says nothing more."""
+    path = tmp_path / "interrupted.py"
+    path.write_text(INTERRUPTED)
+    lines = [
+        {"id": 1, "method": "initialize", "params": HANDSHAKE},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "dawdle", "arguments": {}}},
+    ]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, str(path)], text=True, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("".join(json.dumps({"jsonrpc": "2.0", **line}) + "\n" for line in lines))
+        process.stdin.flush()
+        assert process.stderr.readline() == "begun\n"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        assert process.stderr.read().split() == ["cancelled", "closed"]
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
