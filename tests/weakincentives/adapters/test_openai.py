@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -481,6 +482,26 @@ def test_halves_of_characters_do_not_end_a_run(make: Make, api: str) -> None:
     sent = json.dumps(stage.requests[1])
     assert "Well?." in sent
     assert "Half: ?." in sent
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("mode", ["evaluate", "stream"])
+def test_a_server_may_use_its_ids_again(make: Make, api: str, mode: str) -> None:
+    """In one reply or the next: each call is known by an id of its own, here and in what is sent back."""
+    at = desk()
+    again = [replace(writes(path), call_id="call_0") for path in ("a", "b", "c")]
+    adapter, stage = make(ScriptTurn(calls=again[:2]), ScriptTurn(calls=again[2:]), ScriptTurn("Done."), api=api)
+
+    if mode == "evaluate":
+        adapter.evaluate(at.prompt, at.session)
+    else:
+        list(adapter.stream(at.prompt, at.session))
+
+    ids = [event.call_id for event in at.session[ToolInvoked]]
+    assert ids[0] == "call_0"
+    assert len(set(ids)) == 3
+    sent = json.dumps(stage.requests[-1])
+    assert all(sent.count(f'"{each}"') == 2 for each in ids)
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
