@@ -38,7 +38,7 @@ from wardwright.history.requests import (
 )
 from wardwright.policy.arbitrate import arbitrate, transformed
 from wardwright.policy.compile import ModelPlan, Plan
-from wardwright.policy.evaluate import BOUND, Run, answered, evaluate, set_aside, unwind
+from wardwright.policy.evaluate import BOUND, Run, answered, bound_routes, evaluate, set_aside, unwind
 from wardwright.policy.rules import Ruling
 from wardwright.wire.turn import ResultItem, Turn
 
@@ -334,7 +334,8 @@ def _bind(run: Run, ruling: Ruling, through: bool) -> None:
         session.put(BOUND, None)
     if ruling.binds_next:
         # With the routes themselves: what is bound stays bound when the plan changes meanwhile.
-        bound = {
+        # And with what another reply has bound that was under way at the same time.
+        bound = bound_routes(session) | {
             finding.rule_id: (finding.effect, finding.action.target_model, *finding.action.routes)
             for finding in ruling.findings
             if finding.effect in ROUTES and finding.enforced and not finding.lifted

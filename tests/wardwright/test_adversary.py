@@ -1407,3 +1407,30 @@ def test_an_altered_hosted_event_is_altered_however_often_it_is_sent(shown: list
     session.reply(*searched("h1", "page"), said("k"))
     items = [user("a"), *shown, said("k"), user("b")]
     assert [session.request(*items).decision for _ in range(3)] == ["block"] * 3
+
+
+def test_replies_under_way_at_once_bind_all_that_they_ask_for() -> None:
+    """G12, G18: a preference that one reply asks for does not take the place of the switch that another asked for."""
+    session = Session(
+        "targets: [{model: big}, {model: strict}, {model: fast}]\n"
+        "governance:\n"
+        "  - {id: one, kind: tool_selector, action: switch_model, target_model: strict,"
+        " tool: {name: leak, source: assistant_tool_call}}\n"
+        "  - {id: two, kind: tool_selector, action: reroute, target_model: fast,"
+        " tool: {name: slow, source: assistant_tool_call}}\n"
+    )
+    first, second = session.request(user("a")).request, session.request(user("b")).request
+    session.reply(call("1", "leak"), released=True, request=first, target="big")
+    session.reply(call("2", "slow"), released=True, request=second, target="big")
+    assert session.request(user("a"), call("1", "leak"), result("1")).route.model == "strict"
+
+
+@pytest.mark.parametrize("between", [TextItem("system", ""), TextItem("assistant", " \n")], ids=["empty", "space"])
+@pytest.mark.parametrize("sent", [0, 1, 2])
+def test_a_blank_message_does_not_split_a_word(between: TextItem, sent: int) -> None:
+    """G11: what says nothing stands between nothing, also when the first part was sent before."""
+    session = Session("governance:\n  - {id: g, kind: request_guard, action: block, match: secret, roles: [user]}\n")
+    items = [user("sec"), between, user("ret")]
+    if sent:
+        session.request(*items[:sent])
+    assert session.request(*items).decision == "block"

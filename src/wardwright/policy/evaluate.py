@@ -690,6 +690,10 @@ def _readable(items: Sequence[Any], start: int) -> list[tuple[str, str]]:
         if isinstance(item, TextItem):
             text = "".join(item.parts) if item.parts else item.text
             if item.role != role:
+                if row and _blank(text):
+                    if index >= start:  # it says nothing, so it stands between nothing
+                        texts.append((item.role, item.text))
+                    continue
                 if len(row) > 1:
                     texts.append((role, "".join(row)))
                 role, row = item.role, []
@@ -718,14 +722,20 @@ def _readable(items: Sequence[Any], start: int) -> list[tuple[str, str]]:
 
 def _row_start(items: Sequence[Any], start: int) -> int:
     """Where the messages of one role begin that run on over `start`; not without end."""
-    first = start
-    if start < len(items) and isinstance(items[start], TextItem):
-        role = items[start].role
+    first = said = start
+    while said < len(items) and isinstance(items[said], TextItem) and _blank(items[said].text):
+        said += 1
+    if said < len(items) and isinstance(items[said], TextItem):
+        role = items[said].role
         while first and start - first < MAX_ROW and isinstance(items[first - 1], TextItem):
-            if items[first - 1].role != role:
+            if items[first - 1].role != role and not _blank(items[first - 1].text):
                 break
             first -= 1
     return first
+
+
+def _blank(text: str) -> bool:
+    return not text or text.isspace()
 
 
 def _decoded(arguments: str) -> str:
@@ -1109,15 +1119,22 @@ def _sweep(run: Run, rule: LoopThreshold, scope: ScopeRun, meta: RegisterValue, 
     return swept
 
 
-def _bound(run: Run, rules: RuleSet) -> None:
-    """Routes that the last reply asked for when it was too late to ask again."""
-    flat = cast("tuple[Any, ...]", run.session.get(BOUND) or ())
-    evidence = {"bound_by": "previous reply"}
+def bound_routes(session: ScopeRun) -> dict[str, tuple[Any, ...]]:
+    """What replies have bound: rule id → effect, model, routes."""
+    flat = cast("tuple[Any, ...]", session.get(BOUND) or ())
+    bound: dict[str, tuple[Any, ...]] = {}
     at = 0
     while at < len(flat):
         rule_id, size = flat[at : at + 2]
-        effect, model, *routes = flat[at + 2 : at + 2 + size]
+        bound[rule_id] = flat[at + 2 : at + 2 + size]
         at += 2 + size
+    return bound
+
+
+def _bound(run: Run, rules: RuleSet) -> None:
+    """Routes that replies asked for when it was too late to ask again."""
+    evidence = {"bound_by": "previous reply"}
+    for rule_id, (effect, model, *routes) in bound_routes(run.session).items():
         named = [one.by_id[rule_id] for one in (rules, *run.plan.bundles.values()) if rule_id in one.by_id]
         found = [rule for rule in named if rule.action.name in ROUTING]
         for rule in found:
