@@ -62,7 +62,8 @@ class McpSection(Section[None]):
         self.skipped: dict[str, str] = {}
         """Tools that cannot be offered, each with the reason."""
         # A type of its own, so that one prompt may have the tools of several servers.
-        self._connection_type = cast("type[McpConnection]", type("McpConnection", (McpConnection,), {}))
+        self._connection_type = kind = cast("type[McpConnection]", type("McpConnection", (McpConnection,), {}))
+        self._binding = Binding(kind, lambda _: kind(server))
         self._text = text.strip()
         self._long: list[tuple[str, str]] = []
         super().__init__(
@@ -76,8 +77,7 @@ class McpSection(Section[None]):
         )
 
     def resources(self) -> Mapping[Any, object]:
-        kind = self._connection_type
-        return {kind: Binding(kind, lambda _: kind(self.server))}
+        return {self._connection_type: self._binding}
 
     def render_body(self, params: None, *, session: Session | None = None) -> str:  # noqa: ARG002
         told = [f"`{name}`: {description}" for name, description in self._long]
