@@ -185,15 +185,34 @@ def _visible(text: str) -> str:
 
 
 def _cleaned(schema: object) -> object:
-    """A schema whose descriptions hold nothing invisible; what values must be stays as it is."""
-    if isinstance(schema, Mapping):
-        words = cast("Mapping[str, object]", schema)
-        return {
-            word: _visible(given)
-            if word in ("title", "description") and isinstance(given, str)
-            else (given if word in _VALUES else _cleaned(given))
-            for word, given in words.items()
-        }
+    """A schema whose descriptions hold nothing invisible and whose patterns end; what values must be stays as it is."""
     if isinstance(schema, list):
         return [_cleaned(item) for item in cast("list[object]", schema)]
-    return schema
+    if not isinstance(schema, Mapping):
+        return schema
+    cleaned: dict[str, object] = {}
+    for word, given in cast("Mapping[str, object]", schema).items():
+        if word in ("title", "description") and isinstance(given, str):
+            cleaned[word] = _visible(given)
+        elif word == "pattern" and isinstance(given, str) and not _is_tame(given):
+            cleaned["x-pattern"] = given  # the model may read it, the server will judge by it
+        else:
+            if word == "patternProperties":
+                _refuse_wild(given)
+            cleaned[word] = given if word in _VALUES else _cleaned(given)
+    return cleaned
+
+
+def _is_tame(pattern: str) -> bool:
+    """Whether a stranger's pattern is sure to come to an end soon, whatever text the same stranger may have asked for:
+    nothing repeated inside of something repeated, and hardly anything repeated at all."""
+    repeats = re.findall(r"[*+]|\{\d*,\}", pattern)
+    return len(pattern) <= 200 and "(" not in pattern and len(repeats) <= 2
+
+
+def _refuse_wild(patterns: object) -> None:
+    for pattern in cast("Mapping[str, object]", patterns) if isinstance(patterns, Mapping) else ():
+        if not _is_tame(pattern):
+            raise PromptValidationError(
+                f"its schema names fields by a pattern that may take too long: {pattern[:80]!r}"
+            )

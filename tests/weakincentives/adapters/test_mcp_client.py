@@ -243,6 +243,32 @@ def test_a_schema_that_cannot_be_judged_leaves_its_tool_out(caplog: pytest.LogCa
     assert "Tool strange of the MCP server far is left out" in caplog.text
 
 
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^a*a*a*a*a*$", "^(a|aa)*$"])
+def test_a_pattern_that_may_never_end_is_left_to_the_server(pattern: str) -> None:
+    """A stranger who names both the pattern and the text could stop us; the model still reads the pattern."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    stranger = Stranger(tool("t", input_schema=schema), answer=lambda _, params: words("judged there"))
+    section = section_of(stranger)
+
+    with using(section) as call:
+        outcome = call("far_t", a="a" * 5000 + "!")
+
+    assert outcome.text == "judged there"
+    assert section.tools[0].schema()["properties"]["a"] == {"type": "string", "x-pattern": pattern}
+
+
+def test_a_plain_pattern_is_judged_here() -> None:
+    """What is sure to end is checked before it is sent, in names of fields too."""
+    kept = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]+$"}}}
+    named = {"type": "object", "patternProperties": {"^(x+)+$": True}}
+    stranger = Stranger(tool("t", input_schema=kept), tool("wild", input_schema=named))
+    section = section_of(stranger)
+
+    with using(section) as call:
+        assert call("far_t", a="7").outcome == "invalid_params"
+    assert section.skipped == {"wild": "its schema names fields by a pattern that may take too long: '^(x+)+$'"}
+
+
 def test_every_page_of_a_listing_is_read() -> None:
     """A server may tell of its tools in pieces."""
     names = [f"t{number}" for number in range(7)]
