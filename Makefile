@@ -41,6 +41,9 @@ test-heavy: setup postgres podman ## run the tests that need servers or outside 
 test-env-%: build/envs/%/.installed
 	@build/envs/$*/bin/python -m pytest --no-skips $(PYTEST_ARGS) tests/environments/$*
 
+# Not an intermediate file, to be removed after use.
+.PRECIOUS: build/envs/%/.installed
+
 build/envs/%/.installed: pyproject.toml tests/environments/%/constraints.txt
 	@echo "Setting up the environment '$*' (once)"
 	@test -x build/envs/$*/bin/pip || $(PYTHON) -m venv build/envs/$*
