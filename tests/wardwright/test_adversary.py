@@ -1434,3 +1434,16 @@ def test_a_blank_message_does_not_split_a_word(between: TextItem, sent: int) -> 
     if sent:
         session.request(*items[:sent])
     assert session.request(*items).decision == "block"
+
+
+def test_one_approval_releases_one_of_two_equal_calls() -> None:
+    """G18, G23: what was approved once does not happen twice; each of two equal calls has an approval of its own."""
+    session = Session("governance:\n  - {id: ap, kind: tool_selector, action: require_approval, tool: {name: pay}}\n")
+    asked = session.request(user("a")).request
+    twice = [call("1", "pay"), call("2", "pay")]
+    keys = [finding.key for finding in session.reply(*twice, request=asked).findings]
+    told = [
+        [one.status for one in session.reply(*twice, request=asked, approvals=lifted).calls]
+        for lifted in (keys[:1], keys)
+    ]
+    assert told == [["allow", "require_approval"], ["allow", "allow"]]

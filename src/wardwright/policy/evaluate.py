@@ -132,6 +132,7 @@ class Run:
 
     __slots__ = (
         "active",
+        "asked",
         "attached",
         "clashes",
         "conditional",
@@ -193,6 +194,8 @@ class Run:
         """Sequences and states begun by calls of a reply: what came before does not end them."""
         self.counted: set[tuple[RegisterKey, int]] = set()
         self.refused: set[int] = set()
+        self.asked: dict[tuple[str, ...], int] = {}
+        """How often an approval of the same was asked for."""
         self.history_hits: dict[str, list[int]] = {}
         self.text_hits: tuple[str, ...] = ()
         self.untouched: dict[str, str] = {}
@@ -367,12 +370,16 @@ class Run:
         return ""
 
     def approval_key(self, rule: Rule, fact: ToolFact | None) -> str:
-        """What an approval is bound to: rule, session, tool, definition, arguments and plan; without a fact, all the turn says."""
+        """What an approval is bound to: rule, session, tool, definition, arguments and plan; without a fact, all the turn says.
+        Of several equal calls in one reply each needs its own."""
         parts = [rule.id, rule.key, self.session.key, self.plan.plan_hash]
         if fact is None:
             parts.append(self.content().content_digest)
         else:
             parts.extend((fact.namespace, fact.name, fact.arguments_digest, fact.result_digest, fact.definition_hash))
+            number = self.asked[tuple(parts)] = self.asked.get(tuple(parts), 0) + 1
+            if number > 1:
+                parts.append(str(number))
         return hashlib.blake2b("\x1f".join(parts).encode(), key=self.secret, digest_size=16).hexdigest()
 
     def content(self) -> Observed:
