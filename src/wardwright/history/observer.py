@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
@@ -198,61 +198,70 @@ def _sized(*parts: str) -> str:
     return "".join([f"{len(part)}:{part}" for part in parts])
 
 
-def _flatten(item: Item) -> str:
-    if isinstance(item, TextItem):
-        # The same words cut otherwise read otherwise.
-        return f"p{len(item.parts)}:{_sized(item.role, *item.parts)}"
-    if isinstance(item, HostedCallItem):
-        return f"h{item.server is None}{_sized(item.id, item.kind, item.server or '', item.name, item.arguments)}"
-    if isinstance(item, HostedResultItem):
-        flags = f"{item.is_error}{item.server is None}"
-        return f"s{flags}{_sized(item.call_id, item.kind, item.server or '', item.name, item.content)}"
-    raise TypeError(f"unknown item {type(item).__name__}")
+Word: TypeAlias = tuple[Any, ...]
+"""An item as plain values. CAUTION: two different items must never give one, or a caller could hide new items in a known prefix:
+the first says which kind it is, and each kind has its own number of values."""
 
 
-def _digests(texts: Sequence[str], length: int, key: bytes) -> tuple[str, str]:
-    """Digest of the first `length` flattened items, and of all of them."""
-    hasher = hashlib.sha256(key)
-    first = ""
-    if 0 < length <= len(texts):
-        hasher.update("".join(texts[:length]).encode("utf-8", "surrogatepass"))
-        first = hasher.hexdigest()[:32]
-        texts = texts[length:]
-    hasher.update("".join(texts).encode("utf-8", "surrogatepass"))
+def _written(words: Sequence[Word]) -> bytes:
+    """The words as JSON, one by one: what a word gives does not depend on those beside it."""
+    try:
+        return orjson.dumps(words)[1:-1]
+    except TypeError:  # a lone surrogate
+        return b",".join([_written_slowly(word) for word in words])
+
+
+def _written_slowly(word: Word) -> bytes:
+    try:
+        return orjson.dumps(word)
+    except TypeError:
+        return json.dumps(word, separators=(",", ":")).encode()
+
+
+def _digests(words: Sequence[Word], length: int, key: bytes) -> tuple[str, str]:
+    """Digest of the first `length` items, and of all of them."""
+    if not 0 < length <= len(words):
+        return "", _sha256(key + _written(words)).hexdigest()[:32]
+    hasher = _sha256(key + _written(words[:length]))
+    first = hasher.hexdigest()[:32]
+    if length < len(words):
+        hasher.update(b"," + _written(words[length:]))
     return first, hasher.hexdigest()[:32]
 
 
-def _walk(items: Sequence[Item], key: bytes) -> tuple[list[str], Sequence[str]]:
-    """All items flattened, and per item the id of the call it is or answers."""
-    # CAUTION: two different items must never give one text, or a caller could hide new items in a known prefix.
-    texts: list[str] = []
+def _walk(items: Sequence[Item], key: bytes) -> tuple[list[Word], Sequence[str]]:
+    """All items as words, and per item the id of the call it is or answers."""
+    words: list[Word] = []
     names: list[str] = []
     met: set[str] = set()
     plain = True
     for item in items:
         if isinstance(item, CallItem):
-            call_id, name, text = item.id, item.name, item.arguments
-            texts.append(f"c{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}")
+            call_id = item.id
+            words.append(("call", call_id, item.name, item.arguments))
             names.append(call_id)
             if not call_id or call_id in met or len(call_id) > MAX_ID:
                 plain = False
             met.add(call_id)
         elif isinstance(item, ResultItem):
-            call_id, name, text = item.call_id, item.name, item.content
-            if item.parts:
-                text = _sized("", *item.parts)
-            texts.append(f"r{item.is_error}{len(call_id)}:{call_id}{len(name)}:{name}{len(text)}:{text}")
+            call_id = item.call_id
+            # The same words cut otherwise read otherwise, here and below.
+            words.append(("result", item.is_error, call_id, item.name, item.parts or item.content))
             names.append(call_id)
             if not call_id or len(call_id) > MAX_ID:
                 plain = False
-        elif isinstance(item, TextItem) and not item.parts:
-            text = item.text
-            texts.append(f"t{len(item.role)}:{item.role}{len(text)}:{text}")
+        elif isinstance(item, TextItem):
+            words.append((item.role, item.parts or item.text))
+            names.append("-")
+        elif isinstance(item, HostedCallItem):
+            words.append(("hosted", item.id, item.kind, item.server, item.name, item.arguments))
+            names.append("-")
+        elif isinstance(item, HostedResultItem):
+            words.append(("shown", item.is_error, item.call_id, item.kind, item.server, item.name, item.content))
             names.append("-")
         else:
-            texts.append(_flatten(item))
-            names.append("-")
-    return texts, names if plain else _names(items, key)
+            raise TypeError(f"unknown item {type(item).__name__}")
+    return words, names if plain else _names(items, key)
 
 
 def _tail(items: Sequence[Item]) -> int:
@@ -295,8 +304,8 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 keys.extend(_hosted_names(item, _hosted_digest(key, item), key))
         return keys
-    texts, names = _walk(items, key)
-    first, whole = _digests(texts, head.prefix_length, key)
+    words, names = _walk(items, key)
+    first, whole = _digests(words, head.prefix_length, key)
     known = head.prefix_length if first and first == head.prefix_digest else 0
     start = _start(items, head, known, _tail(items))
     for index in range(start, len(items)):
@@ -537,8 +546,8 @@ class Observer:
 
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         head, items = session.head, turn.items
-        texts, names = _walk(items, key)
-        first, whole = _digests(texts, head.prefix_length, key)
+        words, names = _walk(items, key)
+        first, whole = _digests(words, head.prefix_length, key)
         known = head.prefix_length if first and first == head.prefix_digest else 0
         tail = _tail(items)
         seen = Observed([], self.surface(turn.tools), known, whole, turn, key)
