@@ -629,12 +629,38 @@ def test_the_earlier_deadline_counts(evaluate: Evaluate, deadline: float, of_bud
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", ['{"total": 3}', ' {"total": 3.0}\n', '```json\n{"total": 3}\n```'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"total": 3}',
+        ' {"total": 3.0}\n',
+        '```json\n{"total": 3}\n```',
+        '```\n{"total": 3}```',
+        'Here you are:\n\n~~~json\n{"total": 3}\n~~~\nAnything else?',
+    ],
+)
 def test_the_answer_becomes_the_output(evaluate: Evaluate, answer: str) -> None:
     """`PromptTemplate[Total]` gives a Total, also out of a code fence."""
     response = evaluate(ScriptedAdapter([saved(3), answer]), total_prompt(), Session())
 
     assert (response.output, response.text) == (Total(3), answer)
+
+
+@pytest.mark.parametrize("answer", ['{"total": 3}{"total": 4}', '```\n{"total": 3}\n```\nor\n```\n{"total": 4}\n```'])
+def test_two_answers_are_none(evaluate: Evaluate, answer: str) -> None:
+    """Nobody knows which is meant, so the model is asked."""
+    response = evaluate(ScriptedAdapter([answer, '{"total": 4}']), total_prompt(), Session())
+
+    assert (response.output, response.turns) == (Total(4), 2)
+
+
+def test_a_fence_inside_an_answer_is_part_of_it(evaluate: Evaluate) -> None:
+    """Only what stands around JSON is taken off."""
+    prompt = Prompt(PromptTemplate[list[str]](sections=[MarkdownSection(title="Code", template="Write.")]))
+    answer = '["a",\n"```\\nb\\n```"\n]'
+
+    assert evaluate(ScriptedAdapter([answer]), prompt, Session()).output == ["a", "```\nb\n```"]
+    assert evaluate(ScriptedAdapter([f"```json\n{answer}\n```"]), prompt, Session()).output == ["a", "```\nb\n```"]
 
 
 def test_the_prompt_says_what_the_answer_must_be() -> None:

@@ -404,11 +404,23 @@ def output_instructions(schema: dict[str, Any]) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """The inside of a code fence, which models put around JSON whatever they were told."""
+    """The inside of a code fence, which models put around JSON whatever they were told, often with a word before it. Of
+    two fences nobody knows which is meant."""
     text = text.strip()
-    if text.startswith("```") and text.endswith("```") and "\n" in text:
-        return text.partition("\n")[2].removesuffix("```")
-    return text
+    if text.startswith(("{", "[", '"')):
+        return text
+    inside: list[str] = []
+    mark = ""
+    for line in text.split("\n"):
+        if mark:
+            line = line.rstrip()
+            inside.append(line.removesuffix(mark))
+            mark = "" if line.endswith(mark) else mark
+        elif line.startswith(("```", "~~~")):
+            if inside:
+                return text
+            mark = line[: len(line) - len(line.lstrip(line[0]))]
+    return text if mark or not inside else "\n".join(inside)
 
 
 class Driver:
