@@ -1447,3 +1447,19 @@ def test_one_approval_releases_one_of_two_equal_calls() -> None:
         for lifted in (keys[:1], keys)
     ]
     assert told == [["allow", "require_approval"], ["allow", "allow"]]
+
+
+@pytest.mark.parametrize(("name", "decision"), [("ls", "block"), ("rm", "allow")])
+def test_a_claim_about_a_call_of_an_earlier_turn_is_compared_too(name: str, decision: str) -> None:
+    """G7: the ledger knows which tool was called, also when the call is no longer news."""
+    session = Session(
+        "catalog: [{match: rm, namespace: fs, name: rm, risk_class: irreversible}]\n"
+        "governance:\n  - {id: cc, kind: tool_selector, action: block, tool: {mark: claim_contradicted}}\n"
+    )
+    items = [user("a"), call("1", "rm"), result("1"), said("k"), user("b")]
+    session.request(items[0])
+    session.reply(items[1])
+    session.request(*items[:3])
+    session.reply(items[3])
+    claimed = {"namespace": "fs", "name": name, "risk_class": "irreversible", "tool_call_id": "1"}
+    assert session.request(*items, claims={"primary_tool": claimed}, claims_trusted=True).decision == decision

@@ -321,6 +321,8 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
                 keys.append(f"u:{text_digest(key, item.text)}")
         else:
             keys.extend(_hosted_names(item, _hosted_digest(key, item), key))
+    if turn.claims is not None and turn.claims_trusted:
+        keys.append(f"c:{short_id(_claimed_id(turn.claims), key)}")
     if turn.tool_choice is not None and turn.tool_choice.mode == "tool":
         keys.extend(f"t:{whole}:{short_id(name, key)}" for name in turn.tool_choice.names)
     return keys
@@ -726,7 +728,7 @@ class Observer:
         if turn.tool_choice is not None:
             self._choice(turn, session, seen)
         if turn.claims is not None:
-            self._claims(turn, seen)
+            self._claims(turn, session, seen)
         return seen
 
     def _numbered(self, session: ScopeState, seen: Observed, item: CallItem, call_id: str, key: bytes) -> None:
@@ -938,7 +940,7 @@ class Observer:
             seen.ledger[name] = entry or LedgerEntry("observed", raw, "", session.head.turn)
             seen.facts.append(fact)
 
-    def _claims(self, turn: Turn, seen: Observed) -> None:
+    def _claims(self, turn: Turn, session: ScopeState, seen: Observed) -> None:
         claims = turn.claims
         if claims is None:
             return
@@ -962,7 +964,7 @@ class Observer:
         phase = claim.get("phase", claims.get("phase"))
         fact = self._fact(identity, raw, "caller_metadata", phase if phase in PHASES else "unknown", "client")
         fact.confidence = "declared"
-        fact.tool_call_id = str(claim.get("tool_call_id") or claims.get("tool_call_id") or "")
+        fact.tool_call_id = short_id(_claimed_id(claims), seen.key)
         risk = claim.get("risk_class")
         marks: tuple[Mark, ...] = ()
         if risk in RISK_CLASSES and risk != "unknown":
@@ -970,11 +972,16 @@ class Observer:
                 fact.risk_class = cast("RiskClass", risk)
             elif RISK_ORDER[risk] < RISK_ORDER[fact.risk_class]:
                 marks = ("claim_contradicted",)
-        for other in seen.facts:
-            if fact.tool_call_id and other.tool_call_id == fact.tool_call_id:
-                same = fold(other.namespace) == fold(fact.namespace) and fold(other.name) == fold(fact.name)
-                if not same or RISK_ORDER[other.risk_class] > RISK_ORDER[fact.risk_class]:
-                    marks = ("claim_contradicted",)
+        others: list[Identity | ToolFact] = [
+            other for other in seen.facts if fact.tool_call_id and other.tool_call_id == fact.tool_call_id
+        ]
+        earlier = session.ledger.get(f"c:{fact.tool_call_id}")
+        if earlier is not None:
+            others.append(self.catalog.resolve(earlier.raw_name))
+        for other in others:
+            same = fold(other.namespace) == fold(fact.namespace) and fold(other.name) == fold(fact.name)
+            if not same or RISK_ORDER[other.risk_class] > RISK_ORDER[fact.risk_class]:
+                marks = ("claim_contradicted",)
         fact.marks = marks
         if marks:
             fact.confidence = "ambiguous"
@@ -1075,6 +1082,16 @@ class Observer:
             if entry.status == "held" and entry[1:3] == (item.name, arguments_digest):
                 return item.id, True
         return _mint(key, session.head, turn.caller.session_id, index), False
+
+
+def _claimed_id(claims: Any) -> str:
+    """The call that an attestation is about, if what it says can be read."""
+    if not isinstance(claims, Mapping):
+        return ""
+    said = cast("Mapping[str, Any]", claims)
+    primary = said.get("primary_tool", said)
+    own = cast("Mapping[str, Any]", primary).get("tool_call_id") if isinstance(primary, Mapping) else None
+    return str(own or said.get("tool_call_id") or "")
 
 
 RISK_ORDER: Final[Mapping[str, int]] = {
