@@ -39,7 +39,7 @@ test-heavy: setup postgres podman ## run the tests that need servers or outside 
 	@$(MAKE) $(addprefix test-env-,$(ENVIRONMENTS))
 
 test-env-%: build/envs/%/.installed
-	@build/envs/$*/bin/python -m pytest --no-skips $(PYTEST_ARGS) tests/environments/$*
+	@build/envs/$*/bin/python -m pytest -n $(WORKERS) --no-skips $(PYTEST_ARGS) tests/environments/$*
 
 # Not an intermediate file, to be removed after use.
 .PRECIOUS: build/envs/%/.installed

@@ -14,5 +14,8 @@ class TestClaudeConformance(AdapterConformance):
     def harness(self, claude: ClaudeHarness) -> ClaudeHarness:
         return claude
 
+    # Claude Code hands on the results of parallel calls as they come.
+    orders_results = False
+
     # The SDK runs its own loop and does not stop between turns.
     test_a_step_leaves_the_calls_to_the_caller = None
