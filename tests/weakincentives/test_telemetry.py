@@ -452,3 +452,35 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     assert str(missing.value) == (
         "Traces need the OpenTelemetry API. Install it: pip install 'weakincentives[telemetry]'"
     )
+
+
+def test_leaving_a_stream_is_no_error_of_the_run(traced: Traced, spans: Spans) -> None:
+    """Whoever has heard enough has not found a fault."""
+    stream = traced(ToolCall("note", {"text": "a"}), "two").stream(prompt(), Session())
+    next(stream)
+    stream.close()
+
+    assert spans.all()
+    assert all("error.type" not in attributes(span) for span in spans.all() if span.name.startswith("invoke_agent"))
+
+
+def test_a_traced_adapter_is_closed_like_the_one_inside() -> None:
+    """It stands in the other's place in a with-block too."""
+
+    class Closing(ScriptedAdapter):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    inner = Closing([])
+    with TracedAdapter(inner):
+        assert inner.closed == 0
+
+    async def leave() -> None:
+        async with TracedAdapter(inner):
+            pass
+
+    asyncio.run(leave())
+
+    assert inner.closed == 2

@@ -19,7 +19,7 @@ from ..errors import PromptEvaluationError, ThrottledError
 from ..runtime import workers
 from .core import ModelReply, ProviderAdapter, Turn
 from .openai_chat import ChatWire
-from .openai_parts import PromptRole, StructuredOutput, fault, not_understood, object_of
+from .openai_parts import SHORTEST_KEY, PromptRole, StructuredOutput, fault, not_understood, object_of
 from .retries import Retry
 
 _OURS: Final = frozenset({"num_retries", "max_retries", "fallbacks", "stream_timeout"})
@@ -73,7 +73,7 @@ class LiteLLMAdapter(ProviderAdapter):
         return f"<LiteLLMAdapter: {self.model}>"
 
     def send(self, turn: Turn) -> ModelReply:
-        with _told(self.model):
+        with _told(self.model, self._place["api_key"]):
             answer = self._client().completion(**self._request(turn))
             if turn.say is None:
                 return self._wire.reply(_json(answer))
@@ -88,7 +88,7 @@ class LiteLLMAdapter(ProviderAdapter):
     async def asend(self, turn: Turn) -> ModelReply:
         if "litellm" not in sys.modules:
             await workers.run_aside(_package)  # seconds, in which the event loop goes on
-        with _told(self.model):
+        with _told(self.model, self._place["api_key"]):
             answer = await self._client().acompletion(**self._request(turn))
             if turn.say is None:
                 return self._wire.reply(_json(answer))
@@ -208,15 +208,20 @@ def _close(answer: Any) -> None:
 
 
 @contextmanager
-def _told(model: str) -> Generator[None, None, None]:
-    """Raise LiteLLM's errors as what they mean to a run; they are the OpenAI client's, whatever the provider."""
+def _told(model: str, key: str | None) -> Generator[None, None, None]:
+    """Raise LiteLLM's errors as what they mean to a run; they are the OpenAI client's, whatever the provider. Some providers
+    repeat a key they do not take; no error here does."""
     _package()
     import openai
 
     try:
         yield
     except openai.OpenAIError as error:
-        raise _fault(error, model) from error
+        told = _fault(error, model)
+        if key is None or len(key) < SHORTEST_KEY or key not in f"{told} {error}":
+            raise told from error
+        told.args = (str(told).replace(key, "[the API key]"), *told.args[1:])
+        raise told from None
 
 
 def _fault(error: Any, model: str) -> PromptEvaluationError | ThrottledError:

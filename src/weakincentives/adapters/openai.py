@@ -21,16 +21,12 @@ from ..errors import PromptEvaluationError, ThrottledError
 from ..runtime import workers
 from .core import ModelReply, ProviderAdapter, Turn
 from .openai_chat import ChatWire
-from .openai_parts import PromptRole, StructuredOutput, fault, fault_in, not_understood
+from .openai_parts import SHORTEST_KEY, PromptRole, StructuredOutput, fault, fault_in, not_understood
 from .openai_responses import ResponsesWire
 from .retries import Retry
 
 _SPARE: float = 1.0
 """Seconds a request may outlive the run's deadline: the run has ended by then, its thread ends a little later."""
-
-
-_SHORTEST_KEY: int = 8
-"""Shorter ones are words like "none" that stand for a key, and stand in other words too."""
 
 
 class _Reader(Protocol):
@@ -276,7 +272,7 @@ def _told(client: Any) -> Generator[None, None, None]:
     except PromptEvaluationError as error:
         key: object = getattr(client, "api_key", None)
         said = str(error)
-        if not isinstance(key, str) or len(key) < _SHORTEST_KEY or key not in said:
+        if not isinstance(key, str) or len(key) < SHORTEST_KEY or key not in said:
             raise
         error.args = (said.replace(key, "[the API key]"), *error.args[1:])
         raise error from None  # the client's own error says it too

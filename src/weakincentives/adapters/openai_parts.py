@@ -28,6 +28,9 @@ StructuredOutput = Literal[
     "text",  # the prompt's text says the schema, and nobody keeps the model to it
 ]
 
+SHORTEST_KEY: Final = 8
+"""Shorter API keys are words like "none" that stand for one, and stand in other words too."""
+
 # --- schemas ----------------------------------------------------------------------------------------------------------
 
 # What OpenAI's strict mode takes. Anything else is sent as it is, not strict: our own parser judges the arguments anyway.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from .. import serde
 from ..clock import Clock
@@ -22,6 +22,7 @@ from ..runtime import Compensated, Session, ToolCall, ToolInvoked, ToolOutcome, 
 from ..runtime.execute import Run, drive, groups, record_unstarted
 from .core import AsyncDriver, Driver, Evaluation, Message, ModelReply, PromptResponse, ProviderAdapter, Turn
 from .durable import RecordedDriver
+from .streaming import StreamClosed
 
 _FINISH = {"end_turn": "stop", "max_tokens": "length", "refusal": "content_filter", "tool_use": "tool_call"}
 _TAKEN_BACK = frozenset({"failed", "timeout", "cancelled", "interrupted"})
@@ -60,6 +61,32 @@ class TracedAdapter(ProviderAdapter):
 
     def __repr__(self) -> str:
         return f"TracedAdapter({self.inner!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def close(self) -> None:
+        """Close the other adapter, if it can be closed."""
+        close = getattr(self.inner, "close", None)
+        if callable(close):
+            close()
+
+    async def aclose(self) -> None:
+        """The same on an event loop."""
+        close = getattr(self.inner, "aclose", None)
+        if callable(close):
+            await cast("Awaitable[None]", close())
+        else:
+            self.close()
 
     def send(self, turn: Turn) -> ModelReply:
         with self._chat(turn) as heard:
@@ -111,6 +138,8 @@ class TracedAdapter(ProviderAdapter):
         ) as span:
             try:
                 yield span
+            except StreamClosed:
+                raise  # whoever listened has heard enough: nothing went wrong
             except BaseException as error:
                 self.fail(span, type(error).__qualname__)
                 raise

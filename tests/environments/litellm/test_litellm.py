@@ -139,3 +139,14 @@ def test_a_listener_that_leaves_ends_the_stream(server: OpenAIServer) -> None:
     events.close()
 
     assert not isinstance(first, Answered)
+
+
+def test_no_error_holds_the_key(server: OpenAIServer) -> None:
+    """Some providers repeat a key they do not take."""
+    stage = server.stage([ScriptTurn("No: sk-very-secret-key is unknown.", status=401)])
+
+    with pytest.raises(PromptEvaluationError) as caught:
+        asked(LiteLLMAdapter("openai/gpt-4o", base_url=stage.base_url, api_key="sk-very-secret-key"))
+
+    assert "No: [the API key] is unknown." in str(caught.value)
+    assert caught.value.__cause__ is None
