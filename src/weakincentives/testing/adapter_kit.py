@@ -592,7 +592,7 @@ class AdapterConformance:
         adapter = harness.adapter([ScriptTurn(hang=True)])
 
         with pytest.raises(DeadlineExceededError, match="the model had not replied"):
-            self.run(harness, mode, adapter, desk(), deadline=Deadline.after(0.15))
+            self.run(harness, mode, adapter, desk(), deadline=Deadline.after(1))
 
     def test_a_used_up_budget_ends_the_run_before_the_call(self, harness: AdapterHarness, mode: Mode) -> None:
         """Tokens are counted from the provider's figures; the call they cannot pay for does not run (S20)."""
