@@ -198,10 +198,16 @@ def _with_refusal(body: dict[str, Any], refused: list[str], turn: Turn) -> dict[
 
 
 def _close(answer: Any) -> None:
-    """End a stream that nobody reads to its end; LiteLLM has a way for async ones only."""
-    close = getattr(getattr(answer, "completion_stream", None), "close", None)
-    if close is not None:
-        close()
+    """End a stream that nobody reads to its end; LiteLLM has a way for async ones only.
+
+    CAUTION: what is left open is closed by the garbage collector, wherever it runs: also inside the lock of the very connection
+    pool that closing needs.
+    """
+    stream = getattr(answer, "completion_stream", None)
+    for part in (stream, getattr(stream, "streaming_response", None)):
+        close = getattr(part, "close", None)
+        if close is not None:
+            close()
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

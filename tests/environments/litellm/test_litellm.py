@@ -150,3 +150,33 @@ def test_no_error_holds_the_key(server: OpenAIServer) -> None:
 
     assert "No: [the API key] is unknown." in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_stream_is_closed_when_its_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left for the garbage collector to close, which may run where closing waits for itself."""
+
+    class Lines:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    class Stream:
+        def __init__(self, lines: Lines) -> None:
+            self.streaming_response = lines
+
+    class Answer:
+        def __init__(self, lines: Lines) -> None:
+            self.completion_stream = Stream(lines)
+
+        def __iter__(self) -> Any:
+            return iter(())
+
+    lines = Lines()
+    prompt = Prompt(PromptTemplate(sections=[MarkdownSection(title="A", template="Say hello.")]))
+    monkeypatch.setattr(litellm, "completion", lambda **_: Answer(lines))
+
+    with pytest.raises(PromptEvaluationError):
+        list(LiteLLMAdapter("openai/gpt-4o", api_key="key").stream(prompt, Session()))
+
+    assert lines.closed
