@@ -6,6 +6,7 @@ difference: `close` gives up the event that a stream ended in, because lenient c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final, NamedTuple
 
 from wardwright.errors import WireError
@@ -23,7 +24,7 @@ class Event(NamedTuple):
     data: bytes
 
 
-class Assembler:
+class Assembler(ABC):
     """What the assemblers of all wires share: takes bytes, hands every event that says something to `_take`. Lives one stream."""
 
     __slots__ = ("_reader", "errors")
@@ -46,8 +47,9 @@ class Assembler:
             if event.data.strip() == DONE or is_json(event.data):
                 self._take(event)
 
+    @abstractmethod
     def _take(self, event: Event) -> None:
-        raise NotImplementedError
+        """What one event adds; each wire has its own."""
 
     def _kind(self, event: Event, said: Object) -> str:
         """The type inside an event, else its name. Clients go by either, so they must not contradict each other."""
