@@ -497,6 +497,7 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "alerts": ("a mapping", "a list"),
     "retention": ("a mapping", "text", "number"),
     "limits": ("a mapping",),
+    "mcp_servers": ("a mapping",),
     "server_tools": ("a list",),
     "tool_mediation": ("a mapping",),
     "tool_advertisement": ("a mapping",),
