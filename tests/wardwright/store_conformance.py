@@ -297,6 +297,23 @@ class StoreConformance(ABC):
         assert state(store).version == 0
         assert everything(store) == []
 
+    def test_sealed_rows_are_listed_by_name(self, store: Store) -> None:
+        """Names of one scope with one beginning, in order, page by page; what expired or was used is not among them."""
+        held = [SealedRow(session(), f"held:{name}", 9_000, b"x") for name in ("b", "a", "\xe9", "d")]
+        others = [
+            SealedRow(session(), "held:old", 2_000, b"x"),
+            SealedRow(session(), "verdict:a", 9_000, b"x"),
+            SealedRow(session("t"), "held:z", 9_000, b"x"),
+        ]
+        store.commit(delta(), seal=[*held, *others])
+        store.commit(delta(), unseal=[(session(), "held:d")])
+
+        assert store.sealed_names(session(), "held:", 2_000, 10) == ("held:a", "held:b", "held:\xe9")
+        assert store.sealed_names(session(), "held:", 2_000, 2) == ("held:a", "held:b")
+        assert store.sealed_names(session(), "held:", 2_000, 2, "held:b") == ("held:\xe9",)
+        assert store.sealed_names(session(), "", 1_000, 10)[-2:] == ("held:\xe9", "verdict:a")
+        assert store.sealed_names(session("u"), "", 1_000, 10) == ()
+
     def test_an_expired_row_is_gone(self, store: Store) -> None:
         """Expiry holds for reading and for using, swept or not; sweeping says how many."""
         store.commit(delta(), seal=[SealedRow(session(), "old", 2_000, b"x"), SealedRow(session(), "new", 3_000, b"x")])
@@ -821,6 +838,19 @@ class StoreConformance(ABC):
         assert [state(store, scope).version for scope in (session("new"), user)] == [1, 1]
 
     # plan and counters
+
+    def test_former_plans_are_kept(self, store: Store) -> None:
+        """Every plan that was ever activated can be had again, newest first, page by page."""
+        for epoch in range(3):
+            store.activate(f"hash{epoch}", b"source%d" % epoch, 1_000 + epoch, epoch)
+
+        found = store.plan_epochs(2)
+        assert [(one.epoch, one.plan_hash, one.source) for one in found] == [
+            (3, "hash2", b"source2"),
+            (2, "hash1", b"source1"),
+        ]
+        assert [one.epoch for one in store.plan_epochs(2, found[-1].epoch)] == [1]
+        assert store.plan_epochs(2, 1) == ()
 
     def test_every_process_follows_the_plan_epoch(self, opened: Callable[[], Store]) -> None:
         """Activating raises the epoch for all; who did not know of it is refused."""

@@ -103,6 +103,7 @@ _BUCKETS_AT_ONCE: Final = 64
 _INDEX_LOCK: Final = 0x57415244
 """Advisory lock of whoever changes postings."""
 _OPEN_LOCK: Final = 0x57415245
+_NO_EPOCH: Final = 2**63 - 1
 _RECEIPT: Final = (
     "SELECT r.cursor, w.name, r.sequence, r.id, r.at_ms, r.previous_hash, r.hash, r.scope, r.body_hash, r.payload "
     "FROM receipt r JOIN writer w ON w.id = r.writer "
@@ -435,6 +436,17 @@ class PostgresStore:
             raise SealedMissing(f"sealed row {name!r} has expired or was used")
         return SealedRow(scope, name, row[0], row[1])
 
+    def sealed_names(self, scope: str, prefix: str, now_ms: int, limit: int, after: str = "") -> tuple[str, ...]:
+        first, last = rows.key(prefix), rows.key(after)
+        end = rows.prefix_end(first) if first else b"\xff"
+        with self._transaction(self._load) as connection:
+            found = connection.execute(
+                "SELECT name FROM sealed WHERE scope = %s AND name >= %s AND name > %s AND name < %s AND expires_at_ms > %s "
+                "ORDER BY name LIMIT %s",
+                (rows.key(scope), first, last, end, now_ms, limit),
+            ).fetchall()
+        return tuple(rows.text(name) for (name,) in found)
+
     def sweep(self, now_ms: int) -> int:
         with self._transaction(self._change) as connection:
             return connection.execute("DELETE FROM sealed WHERE expires_at_ms <= %s", (now_ms,)).rowcount
@@ -745,6 +757,14 @@ class PostgresStore:
                 "SELECT epoch, plan_hash, at_ms, source FROM plan ORDER BY epoch DESC LIMIT 1"
             ).fetchone()
         return None if row is None else PlanEpoch(*row)
+
+    def plan_epochs(self, limit: int, before: int | None = None) -> tuple[PlanEpoch, ...]:
+        with self._transaction(self._query) as connection:
+            found = connection.execute(
+                "SELECT epoch, plan_hash, at_ms, source FROM plan WHERE epoch < %s ORDER BY epoch DESC LIMIT %s",
+                (_NO_EPOCH if before is None else before, limit),
+            ).fetchall()
+        return tuple(PlanEpoch(*row) for row in found)
 
     def activate(self, plan_hash: str, source: bytes, now_ms: int, expected_epoch: int) -> PlanEpoch:
         with self._transaction(self._commit) as connection:

@@ -140,6 +140,11 @@ class Store(Protocol):
         """The row, without using it up. SealedMissing when it expired or was used."""
         ...
 
+    def sealed_names(self, scope: str, prefix: str, now_ms: int, limit: int, after: str = "") -> tuple[str, ...]:
+        """Names of a scope's rows that start with `prefix` and have not expired, in the order of their bytes, from the one behind
+        `after` on; at most `limit`."""
+        ...
+
     def sweep(self, now_ms: int) -> int:
         """Erases expired sealed rows; how many."""
         ...
@@ -198,6 +203,10 @@ class Store(Protocol):
 
     # plan
     def plan_epoch(self) -> PlanEpoch | None: ...
+
+    def plan_epochs(self, limit: int, before: int | None = None) -> tuple[PlanEpoch, ...]:
+        """The plans that were ever activated, newest first, from the one before epoch `before` on; at most `limit`."""
+        ...
 
     def activate(self, plan_hash: str, source: bytes, now_ms: int, expected_epoch: int) -> PlanEpoch:
         """Makes a plan the current one for every process; VersionConflict when the epoch is not `expected_epoch` any more."""

@@ -95,6 +95,7 @@ _ERASE_CHUNK: Final = 256
 _UPKEEP_EVERY: Final = 512
 _LOG_PAGES: Final = 16_384
 """A write-ahead log longer than this (64 MB) is made to start anew."""
+_NO_EPOCH: Final = 2**63 - 1
 _RECEIPT: Final = (
     "SELECT receipt.sequence, chain.writer, receipt.sequence, id, at_ms, receipt.previous_hash, receipt.hash, scope, body_hash, payload "
     "FROM receipt, chain "
@@ -459,6 +460,17 @@ class SqliteStore:
             raise SealedMissing(f"sealed row {name!r} has expired or was used")
         return SealedRow(scope, name, row[0], row[1])
 
+    def sealed_names(self, scope: str, prefix: str, now_ms: int, limit: int, after: str = "") -> tuple[str, ...]:
+        first, last = rows.key(prefix), rows.key(after)
+        end = rows.prefix_end(first) if first else b"\xff"
+        with self._reading(self._hot) as connection:
+            found = connection.execute(
+                "SELECT name FROM sealed WHERE scope = ? AND name >= ? AND name > ? AND name < ? AND expires_at_ms > ? "
+                "ORDER BY name LIMIT ?",
+                (rows.key(scope), first, last, end, now_ms, limit),
+            ).fetchall()
+        return tuple(rows.text(name) for (name,) in found)
+
     def sweep(self, now_ms: int) -> int:
         with self._writing(self._cold) as connection:
             return connection.execute("DELETE FROM sealed WHERE expires_at_ms <= ?", (now_ms,)).rowcount
@@ -802,6 +814,14 @@ class SqliteStore:
                 "SELECT epoch, plan_hash, at_ms, source FROM plan ORDER BY epoch DESC LIMIT 1"
             ).fetchone()
         return None if row is None else PlanEpoch(*row)
+
+    def plan_epochs(self, limit: int, before: int | None = None) -> tuple[PlanEpoch, ...]:
+        with self._reading(self._cold) as connection:
+            found = connection.execute(
+                "SELECT epoch, plan_hash, at_ms, source FROM plan WHERE epoch < ? ORDER BY epoch DESC LIMIT ?",
+                (_NO_EPOCH if before is None else before, limit),
+            ).fetchall()
+        return tuple(PlanEpoch(*row) for row in found)
 
     def activate(self, plan_hash: str, source: bytes, now_ms: int, expected_epoch: int) -> PlanEpoch:
         with self._writing(self._hot) as connection:
