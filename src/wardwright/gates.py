@@ -1,0 +1,221 @@
+"""Judging live: what waits at a gate is loaded, ruled on and committed before anything of it is released.
+
+Everything that waits in one turn of the event loop shares one transaction. Within it the turns of a batch are judged one after the
+other, each on what the one before left, so turns of one process never conflict; with other processes they do, and are judged again.
+
+Invariants (tests cite the numbers):
+ L1. A verdict is given out only after its delta, its receipt and its sealed rows are committed together.
+ L2. A store that cannot be read or written refuses what waits: `StoreUnavailable`, never an unjudged pass.
+ L3. A conflict is judged anew on what is stored now; nothing of the first judgement remains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from wardwright.errors import GovernanceUnavailable, SealedMissing, VersionConflict
+from wardwright.gateway import govern, model_plan
+from wardwright.history import (
+    EMPTY_SCOPE,
+    Delta,
+    ReceiptRow,
+    RegisterKey,
+    Registers,
+    RegisterValue,
+    ScopeState,
+    apply,
+    ledger_keys,
+    scope_key,
+)
+from wardwright.policy.compile import Plan
+from wardwright.policy.rules import Ruling
+from wardwright.store import Commit, SealedRow, SqliteStore, Store
+from wardwright.wire.turn import Turn
+
+BATCH: Final = 64
+"""Turns judged before the event loop gets its turn again."""
+TRIES: Final = 16
+
+Result = TypeVar("Result")
+
+
+class Digester(Protocol):
+    """Who knows the digest key of a session."""
+
+    def session_key(self, scope: str) -> bytes: ...
+
+
+class Verdict(NamedTuple):
+    ruling: Ruling
+    at_ms: int
+    session: ScopeState
+    """What the session was before."""
+    elapsed_us: int
+
+
+@dataclass(slots=True)
+class Kept:
+    """What is committed with a ruling."""
+
+    receipt: ReceiptRow | None = None
+    seal: Sequence[SealedRow] = ()
+    unseal: Sequence[tuple[str, str]] = ()
+    registers: Mapping[RegisterKey, RegisterValue | None] = field(
+        default_factory=dict[RegisterKey, "RegisterValue | None"]
+    )
+    """The gateway's own, beside those of the rules; in the session's scope."""
+
+
+NOTHING: Final = Kept()
+
+Keep: TypeAlias = Callable[[Verdict], Kept]
+"""Says what to keep of a ruling. Called again when the turn is judged again, so it must have no effect of its own."""
+
+
+class _Job:
+    __slots__ = ("future", "keep", "kept", "plan", "scope", "tries", "turn")
+
+    def __init__(self, future: asyncio.Future[Any], plan: Plan | None, turn: Turn | None, keep: Keep | None) -> None:
+        self.future = future
+        self.plan = plan
+        self.turn = turn
+        self.keep = keep
+        self.kept = NOTHING
+        self.scope = "" if turn is None else scope_key("session_id", turn.caller)
+        self.tries = 0
+
+
+class Gates:
+    """The live gate over one store. Belongs to one event loop."""
+
+    def __init__(self, store: Store, keys: Digester, now_ms: Callable[[], int]) -> None:
+        self.store = store
+        self.commits = 0
+        self._keys = keys
+        self._now_ms = now_ms
+        # A file answers sooner than a thread could be asked; a database is waited for elsewhere.
+        self._inline = isinstance(store, SqliteStore)
+        self._waiting: list[_Job] = []
+        self._busy = False
+
+    async def judge(self, plan: Plan, turn: Turn, keep: Keep | None = None) -> Verdict:
+        """The committed verdict on one turn."""
+        return await self._enter(_Job(asyncio.get_running_loop().create_future(), plan, turn, keep))
+
+    async def record(self, kept: Kept) -> None:
+        """Commits what no ruling goes with: a receipt of what came of an exchange, an operator's action."""
+        job = _Job(asyncio.get_running_loop().create_future(), None, None, None)
+        job.kept = kept
+        await self._enter(job)
+
+    async def ask(self, question: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls the store where its answers do not hold up the event loop."""
+        if self._inline:
+            return question(*arguments)
+        return await asyncio.to_thread(question, *arguments)
+
+    async def _enter(self, job: _Job) -> Any:
+        self._waiting.append(job)
+        if not self._busy:
+            self._busy = True
+            job.future.get_loop().call_soon(self._start)
+        return await job.future
+
+    def _start(self) -> None:
+        jobs, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        jobs = [job for job in jobs if not job.future.done()]  # a caller that went away
+        if self._inline:
+            self._end(self._run(jobs))
+        else:
+            running = asyncio.get_running_loop().run_in_executor(None, self._run, jobs)
+            running.add_done_callback(lambda done: self._end(done.result()))
+
+    def _end(self, outcomes: list[tuple[_Job, Any]]) -> None:
+        """Hands out what came of a batch; what must be judged again waits again, first in line."""
+        again: list[_Job] = []
+        for job, outcome in outcomes:
+            if outcome is None and job.turn is not None:
+                again.append(job)
+            elif not job.future.done():
+                if isinstance(outcome, BaseException):
+                    job.future.set_exception(outcome)
+                else:
+                    job.future.set_result(outcome)
+        self._waiting[:0] = again
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._start)
+        else:
+            self._busy = False
+
+    def _run(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Any]]:
+        """What came of each: a verdict, an error, or None for one that must be judged again."""
+        outcomes: list[tuple[_Job, Any]] = []
+        judged: list[tuple[_Job, Verdict | None]] = []
+        commits: list[Commit] = []
+        states: dict[str, ScopeState] = {}
+        sessions: set[str] = set()
+        now = self._now_ms()
+        for job in jobs:
+            try:
+                if job.turn is None or job.plan is None:
+                    kept = job.kept
+                    commits.append(Commit(Delta(now), kept.receipt, kept.seal, kept.unseal))
+                    judged.append((job, None))
+                elif job.scope in sessions:
+                    outcomes.append((job, None))  # what the other one adds to the ledger must be read first
+                else:
+                    sessions.add(job.scope)
+                    verdict, commit = self._judge(job, job.plan, job.turn, states, now)
+                    commits.append(commit)
+                    judged.append((job, verdict))
+            except Exception as error:
+                # INVARIANT: G19, a turn that cannot be judged is refused, and no other one with it.
+                outcomes.append((job, error))
+        if not commits:
+            return outcomes
+        try:
+            links = self.store.commit_all(commits)
+        except Exception as error:
+            # INVARIANT: G19, nothing is released that was not committed.
+            outcomes += [(job, error) for job, _ in judged]
+            return outcomes
+        self.commits += 1
+        for (job, verdict), link in zip(judged, links, strict=True):
+            outcome: Any = link if isinstance(link, SealedMissing) else verdict
+            if isinstance(link, VersionConflict):
+                job.tries += 1
+                outcome = None if job.tries < TRIES else GovernanceUnavailable("The session is busy; try again.")
+            outcomes.append((job, outcome))
+        return outcomes
+
+    def _judge(
+        self, job: _Job, plan: Plan, turn: Turn, states: dict[str, ScopeState], now: int
+    ) -> tuple[Verdict, Commit]:
+        key = self._keys.session_key(job.scope)
+        scopes = [scope_key(kind, turn.caller) for kind in model_plan(plan, turn).scopes]
+        missing = [scope for scope in scopes if scope not in states]
+        loaded = self.store.load(missing, partial(_wanted, turn, key))
+        for scope in scopes:
+            if scope not in loaded:
+                loaded[scope] = states[scope]
+        registers = Registers(loaded, key)
+        started = perf_counter_ns()
+        ruling, delta = govern(plan, registers, turn, now)
+        verdict = Verdict(ruling, now, loaded.get(job.scope, EMPTY_SCOPE), (perf_counter_ns() - started) // 1000)
+        kept = NOTHING if job.keep is None else job.keep(verdict)
+        if kept.registers:
+            delta.scopes[0].registers.update(kept.registers)
+        if len(scopes) > 1:
+            # What several sessions share: the next one of this batch goes on from here.
+            after = apply(registers, delta).scopes
+            states.update((scope, after[scope]) for scope in scopes[1:])
+        return verdict, Commit(delta, kept.receipt, kept.seal, kept.unseal)
+
+
+def _wanted(turn: Turn, key: bytes, head: Any) -> Any:
+    return ledger_keys(turn, key, head)
