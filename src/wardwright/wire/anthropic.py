@@ -40,7 +40,7 @@ from wardwright.wire.body import (
     usage_of,
     wrong,
 )
-from wardwright.wire.sse import Assembler, Event
+from wardwright.wire.sse import Event, ReplyAssembler
 from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
@@ -652,7 +652,7 @@ _FITS: Final[Mapping[str, str]] = {
 }
 
 
-class StreamAssembler(Assembler):
+class StreamAssembler(ReplyAssembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
 
     __slots__ = ("_blocks", "_citations", "_ended", "_message", "_open", "_passing", "_pieces")
@@ -727,8 +727,10 @@ class StreamAssembler(Assembler):
             self._ended = True
         elif kind == "error":
             self._failed(said.get("error"), said)
+            return
         elif kind not in self._passing:
             raise unknown("type", "event", kind)
+        self._hear(event, said)
 
     def _without_content(self, message: Object, kind: str) -> Object:
         """Clients may start from what stands there, and it would be in no block."""

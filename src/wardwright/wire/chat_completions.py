@@ -34,7 +34,7 @@ from wardwright.wire.body import (
     usage_of,
     wrong,
 )
-from wardwright.wire.sse import DONE, Assembler, Event
+from wardwright.wire.sse import DONE, Event, ReplyAssembler
 from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
@@ -239,7 +239,7 @@ def _alone(choice: Object, place: str, path: str, passing: Collection[str]) -> N
             raise WireError(f"the answer stands in {place!r}, so {name!r} may not stand beside it - at `$.{path}`")
 
 
-class StreamAssembler(Assembler):
+class StreamAssembler(ReplyAssembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
 
     __slots__ = ("_choices", "_done", "_head", "_passing", "_usage")
@@ -302,6 +302,7 @@ class StreamAssembler(Assembler):
             finish = choice.get("finish_reason")
             if finish is not None:
                 into.finish = text_of(choice, "finish_reason", path)
+        self._hear(event, chunk)
 
 
 class _Call:

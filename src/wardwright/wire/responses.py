@@ -40,7 +40,7 @@ from wardwright.wire.body import (
     usage_of,
     wrong,
 )
-from wardwright.wire.sse import DONE, Assembler, Event
+from wardwright.wire.sse import DONE, Event, ReplyAssembler
 from wardwright.wire.turn import (
     CallItem,
     DeclaredTool,
@@ -779,7 +779,7 @@ _ANSWERS: Final[Mapping[str, str]] = {"output_text": "text", "refusal": "refusal
 _SAME: Final = ("type", "role", "name", "call_id", "namespace", "server_label", "arguments", "input")
 
 
-class StreamAssembler(Assembler):
+class StreamAssembler(ReplyAssembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply.
 
     A client may act on the pieces, on the finished items or on the final response. Where they disagree, the reply is refused.
@@ -849,8 +849,10 @@ class StreamAssembler(Assembler):
                 raise WireError(f"{kind!r} already holds output, which only items and the final response may bring")
         elif kind == "error":
             self._failed(said.get("error"), said)
+            return
         elif kind not in _PROGRESS and kind not in self._passing:
             raise unknown("type", "event", kind)
+        self._hear(event, said)
 
     def _content_part(self, said: Object, done: bool) -> None:
         """A part begins, perhaps with words already, or is told once more as a whole."""
@@ -867,7 +869,7 @@ class StreamAssembler(Assembler):
     def _at(self, said: Object) -> _Growing:
         index = said.get("output_index")
         if index is None and len(self._growing) <= 1:
-            index = next(iter(self._growing), 0)
+            index = said["output_index"] = next(iter(self._growing), 0)
         if not isinstance(index, int):
             raise wrong("output_index", "a number", index)
         growing = self._growing.get(index)

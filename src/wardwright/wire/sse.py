@@ -7,10 +7,11 @@ difference: `close` gives up the event that a stream ended in, because lenient c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wardwright.errors import WireError
 from wardwright.wire.body import MAX_BYTES, Json, Object, is_json, text_of
+from wardwright.wire.turn import Turn
 
 DONE: Final = b"[DONE]"
 """The last event of OpenAI's streams; no JSON."""
@@ -60,6 +61,34 @@ class Assembler(ABC):
 
     def _failed(self, error: Json, event: Object) -> None:
         self.errors.append(error if isinstance(error, dict) else event)
+
+
+class ReplyAssembler(Assembler):
+    """Puts one streamed reply together again. Lives one reply."""
+
+    __slots__ = ("heard",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[Event, Object]] | None = None
+        """Set to a list, it is given every event that became part of the reply, with what it says: nobody need read it twice."""
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """The stream said that it ended, and no error came."""
+
+    @abstractmethod
+    def body(self) -> dict[str, Any]:
+        """The reply as it would have come in one piece, as far as it came."""
+
+    @abstractmethod
+    def turn(self) -> Turn:
+        """What the policy reads of that reply."""
+
+    def _hear(self, event: Event, said: Object) -> None:
+        if self.heard is not None:
+            self.heard.append((event, said))
 
 
 class EventReader:
