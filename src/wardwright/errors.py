@@ -7,6 +7,7 @@ WardwrightError                              500 internal_error
 │   └── TurnTooLarge                         400 turn_too_large       more items than are judged at once
 ├── GovernanceUnavailable(RuntimeError)      503 governance_unavailable   the engine or the store failed: closed
 │   └── StoreUnavailable
+├── ProviderFailed(RuntimeError)             502, 503, 504, or what the provider answered   upstream_error
 ├── VersionConflict(RuntimeError)            another writer committed first; load and govern again
 └── SealedMissing(LookupError)               410 sealed_missing       a sealed row has expired or was used
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 
 class WardwrightError(Exception):
@@ -77,6 +78,44 @@ class GovernanceUnavailable(WardwrightError, RuntimeError):
 
 class StoreUnavailable(GovernanceUnavailable):
     """The store cannot be read or written."""
+
+
+FailureKind: TypeAlias = Literal["connect", "timeout", "status", "broken", "open"]
+"""connect: no connection could be made
+timeout: nothing came in time
+status: the provider answered with an error
+broken: the answer broke off, or is no answer we can read
+open: the circuit breaker holds requests back"""
+
+_FAILURE_STATUS: dict[FailureKind, int] = {"connect": 502, "timeout": 504, "status": 502, "broken": 502, "open": 503}
+
+
+class ProviderFailed(WardwrightError, RuntimeError):
+    """A provider gave no answer that can be used. The message holds no secret and can be told to a caller."""
+
+    code: ClassVar[str] = "upstream_error"
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        retryable: bool = True,
+        reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+        self.status: int = _FAILURE_STATUS[kind] if status is None else status  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the provider answered, if it answered; else 502, 503 or 504."""
+        self.retry_after = retry_after
+        """Seconds that the provider asks to wait."""
+        self.retryable = retryable
+        """Another target may do better; false when the request itself was refused."""
+        self.reason = reason
+        """The provider's own word for the error (`context_length_exceeded`, `overloaded_error` …), if it has one."""
 
 
 class VersionConflict(WardwrightError, RuntimeError):
