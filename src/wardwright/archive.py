@@ -73,8 +73,9 @@ class SessionUnknown(WardwrightError, LookupError):
 
 
 def session_caller(store: Store, session_id: str) -> Caller:
-    """Who a session belongs to, by its newest receipt."""
-    for stored in store.receipts(ReceiptQuery(tags={"session_id": (session_id,)}, limit=1)).receipts:
+    """Who a session belongs to, by its newest exchange. What an operator did to it has the operator's name."""
+    asked = ReceiptQuery(tags={"session_id": (session_id,), "kind": ("exchange",)}, limit=1)
+    for stored in store.receipts(asked).receipts:
         kept = receipts.load(stored.row.body)["caller"]
         return Caller(**{name: kept[name] for name in Caller.__dataclass_fields__ if name in kept})
     raise SessionUnknown(f"no session {session_id!r} in the store")
