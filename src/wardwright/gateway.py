@@ -395,7 +395,7 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
                 item = run.turn.items[call.item] if 0 <= call.item < len(run.turn.items) else None
                 shown = call.message if call.status != "allow" else ""
                 if call.status == "allow" and isinstance(item, ResultItem):
-                    shown = transformed(run, call.item, item.content)
+                    shown = transformed(ruling, call.item, item.content)
                     if shown == item.content:
                         continue
                 entries[name] = entries[name]._replace(status="denied", digest=text_digest(observed.key, shown))

@@ -9,7 +9,7 @@ import pytest
 from wardwright import compile_plan
 from wardwright.cases import load_cases, play
 from wardwright.config import parse_config
-from wardwright.policy.arbitrate import STRENGTH, clamp
+from wardwright.policy.arbitrate import STRENGTH, clamp, transformed
 from wardwright.policy.compile import builtin_bundles
 from wardwright.policy.rules import GATES, Ruling
 
@@ -160,3 +160,31 @@ def test_limits_only_get_stricter(key: str, current: Any, limit: Any, result: An
 def test_every_action_has_a_strength() -> None:
     """G18: arbitration knows where each action stands."""
     assert set(STRENGTH) == set(GATES)
+
+
+def test_a_transform_changes_the_items_that_it_is_about() -> None:
+    """A6: a ruling alone says what a text becomes; results of other tools stay as they are."""
+    ruling = rule_on(
+        "{id: r, kind: tool_selector, action: transform, pattern: 'p\\w+', replacement: X, "
+        "tool: {name: a, source: tool_result}}",
+        "{transcript: [{role: assistant, tool_calls: [{id: i, name: n.a}, {id: j, name: n.b}]}, "
+        "{role: tool, tool_call_id: i, content: the page}, {role: tool, tool_call_id: j, content: the page}]}",
+    )
+    assert [transformed(ruling, item, "the page") for item in (2, 3)] == ["the X", "the page"]
+
+
+def test_a_transform_of_a_whole_gate_changes_every_text() -> None:
+    """A6: what is about no tool is about all texts."""
+    ruling = rule_on(
+        "{id: r, kind: stream_guard, match: page, action: transform, replacement: gone}", "{reply: {content: the page}}"
+    )
+    assert transformed(ruling, 0, "the page") == "gone"
+
+
+def test_an_observed_transform_changes_nothing() -> None:
+    """A5, A6: a would-have is not among the transforms."""
+    ruling = rule_on(
+        "{id: r, kind: stream_guard, match: page, action: transform, replacement: gone, mode: observe}",
+        "{reply: {content: the page}}",
+    )
+    assert transformed(ruling, 0, "the page") == "the page"

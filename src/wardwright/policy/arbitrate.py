@@ -203,11 +203,10 @@ def clamp(key: str, current: Any, limit: Any) -> Any:
     return [one for one in given if one in wanted]
 
 
-def transformed(run: Run, item: int, text: str) -> str:
+def transformed(ruling: Ruling, item: int, text: str) -> str:
     """What the text of an item becomes under the transforms that are about it. Whoever changes a text changes it with this."""
-    for finding in run.findings:
-        about = [run.facts[index].item for index in finding.facts]
-        if finding.effect != "transform" or not finding.enforced or finding.lifted or (about and item not in about):
+    for finding in ruling.transforms:
+        if finding.facts and all(ruling.facts[index].item != item for index in finding.facts):
             continue
         action = finding.action
         text = compile_pattern(action.pattern).sub(action.text, text) if action.pattern else action.text
