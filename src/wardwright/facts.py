@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -164,6 +164,9 @@ class ToolFact:
     """Memo of the parsed arguments."""
     invalid_arguments: bool = False
     """The failed call's arguments were unreadable or broke the declared schema (argument_repair follows)."""
+    kind: object = field(default=None, init=False, repr=False, compare=False)
+    """Facts of one kind are the same to every matcher, but for their arguments. None: nobody has said. CAUTION: whoever changes
+    what a matcher can ask sets it back to None; a fact that is made anew, or replaced, has none."""
 
 
 STORED_FIELDS: Final[tuple[str, ...]] = (

@@ -421,6 +421,17 @@ def _unnamed(item: HostedCallItem | HostedResultItem, content: str) -> str:
     return f"{'h' if isinstance(item, HostedCallItem) else 's'}:={kept_name(item.kind)}={content}"
 
 
+class _Shape:
+    """What is the same for all facts of one tool and source, until something more is known of one."""
+
+    __slots__ = ("identity", "values")
+
+    def __init__(self, identity: Identity, values: tuple[Any, ...]) -> None:
+        self.identity = identity
+        self.values = values
+        """Of the fields `_SHAPE`."""
+
+
 class Observer:
     """Turns into facts, for one catalog. Made once per plan; holds only bounded memos."""
 
@@ -430,7 +441,7 @@ class Observer:
         self._surface_bytes = 0
         self._shared: dict[int, tuple[Sequence[DeclaredTool], Surface]] = {}
         """By identity: a wire gives out the same tuple for the same declared tools."""
-        self._shapes: dict[tuple[Source, ExecutionLocation, str], tuple[Identity, tuple[Any, ...]]] = {}
+        self._shapes: dict[tuple[Source, ExecutionLocation, str], _Shape] = {}
         self._nothing = Surface("", (), {})
 
     def surface(self, tools: Sequence[DeclaredTool]) -> Surface:
@@ -512,8 +523,8 @@ class Observer:
             identity.effects,
         )
 
-    def _make(self, turn: Turn, raw_name: str, source: Source, phase: Phase) -> tuple[Identity, ToolFact]:
-        """As `_fact`, with what is the same for all such facts kept ready; bounded, because callers choose names."""
+    def _shape(self, turn: Turn, raw_name: str, source: Source, phase: Phase) -> _Shape:
+        """As `_fact`, what is the same for all such facts, kept ready; bounded, because callers choose names."""
         location: ExecutionLocation = "remote_mcp" if turn.wire == "mcp" else "client"
         if turn.server_tools and raw_name in turn.server_tools:
             location = "wardwright"
@@ -521,13 +532,12 @@ class Observer:
         if shape is None:
             identity = self.catalog.resolve(raw_name)
             fact = self._fact(identity, raw_name, source, phase, location)
-            values = tuple([getattr(fact, name) for name in _SHAPE])
+            shape = _Shape(identity, tuple([getattr(fact, name) for name in _SHAPE]))
             if len(raw_name) <= MEMO_LENGTH:
                 if len(self._shapes) >= MEMO_LIMIT:
                     self._shapes.clear()
-                self._shapes[source, location, raw_name] = (identity, values)
-            return identity, fact
-        return shape[0], ToolFact(*shape[1])
+                self._shapes[source, location, raw_name] = shape
+        return shape
 
     def observe(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         """The current facts of a turn. Pure: ledger and head are read, what changes is in the answer."""
@@ -628,6 +638,7 @@ class Observer:
                 fact.parsed = parsed
                 if marks:
                     fact.marks = marks
+                    fact.kind = None
                 if repeat:
                     fact.repeat = True
                 facts.append(fact)
@@ -779,7 +790,9 @@ class Observer:
     def _call(
         self, turn: Turn, raw: str, call_id: str, arguments: str, arguments_digest: str, index: int, surface: Surface
     ) -> ToolFact:
-        fact = self._make(turn, raw, "assistant_tool_call", "planning")[1]
+        shape = self._shape(turn, raw, "assistant_tool_call", "planning")
+        fact = ToolFact(*shape.values)
+        fact.kind = shape
         fact.tool_call_id = call_id
         fact.arguments = arguments
         fact.arguments_digest = arguments_digest
@@ -865,7 +878,9 @@ class Observer:
                 learnt[name] = entry
         else:
             return
-        identity, fact = self._make(turn, raw, "tool_result", "result_interpretation")
+        shape = self._shape(turn, raw, "tool_result", "result_interpretation")
+        identity = shape.identity
+        fact = ToolFact(*shape.values)
         fact.tool_call_id = call_id
         fact.item = index
         fact.content = item.content
@@ -889,6 +904,8 @@ class Observer:
             status = "rejected"
         if status != "unknown":
             fact.result_status = status
+        elif not marks:
+            fact.kind = shape
         if call is not None:
             fact.arguments = call.arguments
         if status in ("error", "rejected"):
@@ -911,7 +928,7 @@ class Observer:
         for failed in repairing:
             if failed is None:
                 continue
-            fact = self._make(turn, failed.raw_name, "inferred", "argument_repair")[1]
+            fact = ToolFact(*self._shape(turn, failed.raw_name, "inferred", "argument_repair").values)
             fact.confidence = "inferred"
             fact.tool_call_id = failed.tool_call_id
             fact.repeat = failed.repeat
@@ -933,7 +950,7 @@ class Observer:
                 identity = self.catalog.resolve_hosted(tool.hosted, tool.server, tool.name)
                 fact = self._fact(identity, raw, "tool_choice", "planning", "provider")
             else:
-                fact = self._make(turn, raw, "tool_choice", "planning")[1]
+                fact = ToolFact(*self._shape(turn, raw, "tool_choice", "planning").values)
             name = f"t:{seen.transcript_digest}:{short_id(raw, seen.key)}"
             entry = session.ledger.get(name)
             fact.repeat = entry is not None
@@ -1009,11 +1026,13 @@ class Observer:
                 fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
                 if all_failed or item.name in failed_before:
                     fact.phase = "argument_repair"
+                    fact.kind = None
                 if declared and item.name not in declared and item.name not in turn.server_tools:
                     # Under another spelling it may be one of them.
                     plain = kept_name(self.catalog.resolve(item.name).plain)
                     if plain not in seen.surface.names:
                         fact.marks = _UNDECLARED
+                        fact.kind = None
                 fact.repeat = held
                 seen.facts.append(fact)
             elif isinstance(item, (HostedCallItem, HostedResultItem)):

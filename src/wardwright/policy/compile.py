@@ -323,6 +323,8 @@ class RuleSet:
             else:
                 self._anywhere.append(index)
         self._memo: dict[tuple[object, ...], Candidates] = {}
+        self.known: Mapping[Gate, dict[object, Candidates]] = {"request": {}, "reply": {}, "result": {}}
+        """The same by `ToolFact.kind`: one step instead of a dozen, for each fact."""
 
     def candidates(self, gate: Gate, fact: ToolFact) -> Candidates:
         """Memoised by everything a matcher can ask but the arguments; bounded, because callers choose names."""
@@ -347,6 +349,11 @@ class RuleSet:
             if len(self._memo) >= MEMO_LIMIT:
                 self._memo.clear()
             self._memo[key] = found
+        if fact.kind is not None:
+            known = self.known[gate]
+            if len(known) >= MEMO_LIMIT:
+                known.clear()
+            known[fact.kind] = found
         return found
 
     def _find(self, gate: Gate, fact: ToolFact) -> Candidates:

@@ -176,7 +176,7 @@ class Run:
         for kind in plan.scopes:
             key = scope_key(kind, turn.caller)
             self.scopes[kind] = ScopeRun(kind, key, registers.scopes.get(key, EMPTY_SCOPE))
-        self.session = self.scopes["session_id"]
+        self.session = session = self.scopes["session_id"]
         self.findings: list[Finding] = []
         self.notes: list[str] = observed.notes
         self.considered: list[tuple[str, ...]] = [()] * len(observed.facts)
@@ -200,7 +200,7 @@ class Run:
         self.text_hits: tuple[str, ...] = ()
         self.untouched: dict[str, str] = {}
         """Machines that never left their initial state."""
-        head = self.session.state.head
+        head = session.state.head
         self.words = head.user_turns
         """Number of the user's last word that counts here …"""
         self.issued = head.spoken
@@ -211,14 +211,14 @@ class Run:
             record = observed.answers[-1]
             self.first_word = record.first_word
             self.words = max(self.words, record.words)
-        self.offset = 1 if observed.surface_changed else 0
+        self.offset = offset = 1 if observed.surface_changed else 0
         self.offsets: list[int] = []
-        offset = self.offset
+        offsets, event = self.offsets, session.event
         for fact in observed.facts:
             if not fact.repeat:
                 offset += 1
-                fact.ordinal = self.session.event + offset
-            self.offsets.append(offset)
+                fact.ordinal = event + offset
+            offsets.append(offset)
         self.facts: tuple[ToolFact, ...] = ()
         self.shown: dict[str, Any] | None = None
 
@@ -520,12 +520,11 @@ class Run:
     def hear(self, index: int) -> None:
         """A new word of the user, before the fact at `index`."""
         self.words = self.issued = self.issued + 1
-        self.pass_time(index)
+        if len(self.untouched) != len(self.plan.machines):
+            self.pass_time(index)
 
     def pass_time(self, index: int) -> None:
         """Writes down the successors of states that have run out, or that ended because the user spoke."""
-        if len(self.untouched) == len(self.plan.machines):
-            return
         for machine_id, machine in self.plan.machines.items():
             if machine_id in self.untouched:
                 continue
@@ -555,10 +554,11 @@ def evaluate(run: Run) -> None:
     run.pass_time(0 if observed.facts else -1)
     judged = tuple(run.active)
     _judge(run, judged)
-    fresh = [run.plan.bundles[name] for name in run.attached if run.plan.bundles[name] not in judged]
-    if fresh:
-        run.active.extend(fresh)
-        _judge(run, fresh)
+    if run.attached:
+        fresh = [run.plan.bundles[name] for name in run.attached if run.plan.bundles[name] not in judged]
+        if fresh:
+            run.active.extend(fresh)
+            _judge(run, fresh)
     for index, rule in run.endings:
         if index not in run.refused:
             run.end(rule, index)
@@ -611,26 +611,33 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
                 _reply_texts(run, rules)
     if run.moves:
         run.move()
-    facts = observed.facts
-    user_turns = observed.user_turns if rulesets[0] is run.plan.rules else ()
-    next_turn = 0
-    machines = len(run.plan.machines)
-    allowed = [rule for rules in rulesets for rule in rules.allowed]
-    considered = run.considered
+    first = rulesets[0] is run.plan.rules
+    words = list(observed.user_turns[::-1]) if first else []
+    untouched, machines = run.untouched, len(run.plan.machines)
+    allowed: list[AllowedTools] = []
     withdrawn: Withdrawn | None = None
-    if gate == "reply" and observed.stripped and rulesets[0] is run.plan.rules:
-        withdrawn = Withdrawn(run.plan, observed)
-    for index, fact in enumerate(facts):
-        while next_turn < len(user_turns) and user_turns[next_turn] <= index:
-            next_turn += 1
-            run.hear(index)
-        if len(run.untouched) != machines:
-            run.pass_time(index)
+    if gate == "reply":
         for rules in rulesets:
-            found = rules.candidates(gate, fact)
-            if found.ids:
-                considered[index] += found.ids
-            for op in found.ops:
+            allowed.extend(rules.allowed)
+        if first and observed.stripped:
+            withdrawn = Withdrawn(run.plan, observed)
+    considered = run.considered
+    tables = [(rules, rules.known[gate]) for rules in rulesets]
+    for index, fact in enumerate(observed.facts):
+        while words and words[-1] <= index:
+            words.pop()
+            run.hear(index)
+        if len(untouched) != machines:
+            run.pass_time(index)
+        for rules, known in tables:
+            found = known.get(fact.kind)
+            if found is None:
+                found = rules.candidates(gate, fact)
+            ops = found.ops
+            if not ops:
+                continue
+            considered[index] += found.ids
+            for op in ops:
                 rule = op.rule
                 try:
                     if op.states:
@@ -646,7 +653,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
                 except Exception as error:  # noqa: BLE001
                     # INVARIANT: E3, a rule that raises blocks, by name.
                     run.fail(rule, index, error)
-        if gate == "reply" and allowed and fact.phase != "result_interpretation":
+        if allowed and fact.phase != "result_interpretation":
             for rule in allowed:
                 _guarded(run, rule, index, _allowed_call)
         if withdrawn is not None and fact.source in HAPPENED:
@@ -655,10 +662,11 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
                 _withdrawn(run, rule_id, index)
         if run.moves or run.settling:
             run.settle(index)
-    while next_turn < len(user_turns):
-        next_turn += 1
+    while words:
+        words.pop()
         run.hear(-1)
-    run.pass_time(-1)
+    if len(untouched) != machines:
+        run.pass_time(-1)
     for rules in rulesets:
         if gate == "request":
             for rule in rules.allowed:
