@@ -12,7 +12,7 @@ Invariants (tests cite the numbers):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from wardwright.errors import GovernanceUnavailable, SealedMissing, VersionConflict
 from wardwright.gateway import govern, model_plan
 from wardwright.history import (
-    EMPTY_SCOPE,
     Delta,
+    Head,
     ReceiptRow,
     RegisterKey,
     Registers,
@@ -47,7 +47,9 @@ Result = TypeVar("Result")
 class Digester(Protocol):
     """Who knows the digest key of a session."""
 
-    def session_key(self, scope: str) -> bytes: ...
+    def session_key(self, scope: str, since_ms: int | None = None) -> bytes:
+        """That of a session which began then."""
+        ...
 
 
 class Verdict(NamedTuple):
@@ -56,6 +58,8 @@ class Verdict(NamedTuple):
     session: ScopeState
     """What the session was before."""
     elapsed_us: int
+    key: bytes
+    """The session's digest key."""
 
 
 @dataclass(slots=True)
@@ -196,17 +200,19 @@ class Gates:
     def _judge(
         self, job: _Job, plan: Plan, turn: Turn, states: dict[str, ScopeState], now: int
     ) -> tuple[Verdict, Commit]:
-        key = self._keys.session_key(job.scope)
+        keys = self._keys
         scopes = [scope_key(kind, turn.caller) for kind in model_plan(plan, turn).scopes]
         missing = [scope for scope in scopes if scope not in states]
-        loaded = self.store.load(missing, partial(_wanted, turn, key))
+        loaded = self.store.load(missing, partial(_wanted, turn, keys, job.scope, now))
         for scope in scopes:
             if scope not in loaded:
                 loaded[scope] = states[scope]
+        session = loaded[job.scope]
+        key = keys.session_key(job.scope, session.head.since_ms or now)
         registers = Registers(loaded, key)
         started = perf_counter_ns()
         ruling, delta = govern(plan, registers, turn, now)
-        verdict = Verdict(ruling, now, loaded.get(job.scope, EMPTY_SCOPE), (perf_counter_ns() - started) // 1000)
+        verdict = Verdict(ruling, now, session, (perf_counter_ns() - started) // 1000, key)
         kept = NOTHING if job.keep is None else job.keep(verdict)
         if kept.registers:
             delta.scopes[0].registers.update(kept.registers)
@@ -217,5 +223,5 @@ class Gates:
         return verdict, Commit(delta, kept.receipt, kept.seal, kept.unseal)
 
 
-def _wanted(turn: Turn, key: bytes, head: Any) -> Any:
-    return ledger_keys(turn, key, head)
+def _wanted(turn: Turn, keys: Digester, scope: str, now: int, head: Head) -> Iterable[str]:
+    return ledger_keys(turn, keys.session_key(scope, head.since_ms or now), head)

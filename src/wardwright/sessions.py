@@ -1,0 +1,64 @@
+"""Which session a request belongs to: the one whose calls its transcript holds, whatever its header says (G20).
+
+Calls we let pass carry ids we know. A transcript that holds one joins that session; the header counts only for a transcript without
+any, and a request with neither is a session of its own, so that leaving the header out escapes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from wardwright.gates import Gates
+from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn
+
+REMEMBERED: Final = 100_000
+"""Call ids whose session is known without asking the store."""
+SEPARATOR: Final = "\x1f"
+
+
+class Sessions:
+    """Remembers, within bounds, which session each call id belongs to; what it does not know it asks the store."""
+
+    def __init__(self, gates: Gates) -> None:
+        self._gates = gates
+        self._known: dict[tuple[str, str], str] = {}
+
+    async def join(self, caller: Caller, turn: Turn) -> Caller:
+        """The caller, in the session its transcript belongs to; `session_id` is what the header said, or empty."""
+        tenant = caller.tenant
+        claimed = caller.session_id
+        ids: dict[str, None] = {}
+        for item in turn.items:
+            if isinstance(item, CallItem):
+                ids[item.id] = None
+            elif isinstance(item, ResultItem):
+                ids[item.call_id] = None
+        ids.pop("", None)
+        if ids:
+            known = self._known
+            sessions = {one: found for one in ids if (found := known.get((tenant, one))) is not None}
+            unknown = [one for one in ids if one not in sessions]
+            if unknown:
+                for one, scope in (await self._gates.ask(self._gates.store.sessions_of, tenant, unknown)).items():
+                    sessions[one] = scope.split(SEPARATOR, 2)[2]
+                    self.remember(tenant, sessions[one], (one,))
+            if sessions:
+                if claimed in sessions.values():
+                    return caller
+                # The newest call tells; a transcript grows at its end.
+                joined = next(sessions[one] for one in reversed(ids) if one in sessions)
+                return replace(caller, session_id=joined, claimed_session_id=claimed)
+        if claimed:
+            return caller
+        return replace(caller, session_id=f"ses_{os.urandom(12).hex()}")
+
+    def remember(self, tenant: str, session_id: str, call_ids: Sequence[str]) -> None:
+        """These calls have passed in this session."""
+        known = self._known
+        for one in call_ids:
+            known[tenant, one] = session_id
+        while len(known) > REMEMBERED:
+            del known[next(iter(known))]

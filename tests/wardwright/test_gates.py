@@ -1,0 +1,162 @@
+"""The live gate: judged, committed together, then given out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from wardwright import compile_plan, load_config
+from wardwright.errors import StoreUnavailable
+from wardwright.gates import Gates, Kept, Verdict
+from wardwright.history import ReceiptRow, scope_key
+from wardwright.store import SealedRow, SqliteStore, Store
+from wardwright.wire import Caller, CallItem, TextItem, Turn
+
+PLAN = compile_plan(
+    load_config("""
+model_id: m
+scopes: {tenant: {retention: 30d, purpose: a shared limit}}
+governance:
+  - {id: few, kind: history_threshold, threshold: 5, action: block, cache_scope: tenant, tool: {name: ping}}
+""")
+)
+NOW = 1_700_000_000_000
+
+
+class Keys:
+    def session_key(self, scope: str, since_ms: int | None = None) -> bytes:
+        return b"k" * 32
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    opened = SqliteStore(tmp_path / "gates.db")
+    yield opened
+    opened.close()
+
+
+def gates_over(store: Store) -> Gates:
+    return Gates(store, Keys(), lambda: NOW)
+
+
+def request(session: str, text: str = "hello") -> Turn:
+    return Turn("request", "chat_completions", "m", [TextItem("user", text)], caller=Caller("t", session_id=session))
+
+
+def reply(session: str, call_id: str) -> Turn:
+    items = [CallItem(call_id, "ping", "{}")]
+    return Turn("reply", "chat_completions", "m", items, caller=Caller("t", session_id=session), target="x")
+
+
+def receipt(number: int, session: str) -> ReceiptRow:
+    scope = scope_key("session_id", Caller("t", session_id=session))
+    return ReceiptRow(f"rcpt_{number:012x}", NOW, scope, b"{}", (("kind", "exchange"),))
+
+
+def test_turns_that_wait_together_count_one_after_the_other(store: SqliteStore) -> None:
+    """L1: twenty replies of twenty sessions at once count exactly, in one shared scope, in few transactions."""
+
+    async def main() -> list[str]:
+        gates = gates_over(store)
+        verdicts = await asyncio.gather(*[gates.judge(PLAN, reply(f"s{n}", f"c{n}")) for n in range(20)])
+        assert gates.commits == 1
+        return [verdict.ruling.decision for verdict in verdicts]
+
+    decisions = asyncio.run(main())
+    assert decisions == ["allow"] * 4 + ["block"] * 16
+
+
+def test_turns_of_one_session_are_judged_in_the_order_they_came(store: SqliteStore) -> None:
+    """A second turn of the same session sees the ledger that the first one left."""
+
+    async def main() -> list[int]:
+        gates = gates_over(store)
+        verdicts = await asyncio.gather(*[gates.judge(PLAN, reply("s", f"c{n}")) for n in range(4)])
+        return [verdict.session.version for verdict in verdicts]
+
+    assert asyncio.run(main()) == [0, 1, 2, 3]
+
+
+def test_a_conflict_is_judged_again_on_what_is_stored(store: SqliteStore) -> None:
+    """L3: another process wrote in between; the verdict that is given out knows it."""
+    seen: list[int] = []
+
+    def another_process() -> None:
+        asyncio.run(gates_over(store).judge(PLAN, reply("s", "theirs")))
+
+    async def main() -> Verdict:
+        def keep(verdict: Verdict) -> Kept:
+            seen.append(verdict.session.version)
+            if len(seen) == 1:
+                behind = threading.Thread(target=another_process)
+                behind.start()
+                behind.join()
+            return Kept(receipt(1, "s"))
+
+        return await gates_over(store).judge(PLAN, reply("s", "ours"), keep)
+
+    verdict = asyncio.run(main())
+    assert seen == [0, 1]
+    assert verdict.session.version == 1
+    assert store.receipt("rcpt_000000000001") is not None
+
+
+def test_what_is_kept_is_committed_with_the_ruling_or_not_at_all(store: SqliteStore) -> None:
+    """L1: delta, receipt and sealed rows are one transaction; a sealed row that is gone takes all of it back."""
+    scope = scope_key("session_id", Caller("t", session_id="s"))
+    row = SealedRow(scope, "held:a", NOW + 1000, b"sealed")
+
+    async def main() -> None:
+        gates = gates_over(store)
+        await gates.judge(PLAN, request("s"), lambda _: Kept(receipt(1, "s"), seal=(row,)))
+        await gates.judge(PLAN, reply("s", "one"), lambda _: Kept(receipt(2, "s"), unseal=((scope, "held:a"),)))
+        with pytest.raises(LookupError):
+            await gates.judge(PLAN, reply("s", "two"), lambda _: Kept(receipt(3, "s"), unseal=((scope, "held:a"),)))
+
+    asyncio.run(main())
+    assert store.receipt("rcpt_000000000002") is not None
+    assert store.receipt("rcpt_000000000003") is None
+    assert store.load((scope,), lambda _: ("c:two",))[scope].version == 2
+
+
+def test_a_store_that_cannot_be_written_refuses_everybody_who_waits(tmp_path: Path) -> None:
+    """L2: nothing passes unjudged, and the error names the store."""
+    store = SqliteStore(tmp_path / "gone.db")
+    store.close()
+
+    async def main() -> list[object]:
+        gates = gates_over(store)
+        return await asyncio.gather(*[gates.judge(PLAN, request(f"s{n}")) for n in range(3)], return_exceptions=True)
+
+    outcomes = asyncio.run(main())
+    assert len(outcomes) == 3
+    assert all(isinstance(one, StoreUnavailable) and "gone.db" in str(one) for one in outcomes)
+
+
+def test_a_caller_who_went_away_leaves_the_others_alone(store: SqliteStore) -> None:
+    """A cancelled turn is not judged; the one behind it is."""
+
+    async def main() -> str:
+        gates = gates_over(store)
+        gone = asyncio.create_task(gates.judge(PLAN, request("s1")))
+        stays = asyncio.create_task(gates.judge(PLAN, request("s2")))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return (await stays).ruling.decision
+
+    assert asyncio.run(main()) == "allow"
+
+
+def test_the_gateways_own_registers_are_part_of_the_session(store: SqliteStore) -> None:
+    """What the gateway remembers beside the rules is read back with the session."""
+
+    async def main() -> object:
+        gates = gates_over(store)
+        await gates.judge(PLAN, request("s"), lambda _: Kept(registers={("gateway", "x"): ("a", "b")}))
+        verdict = await gates.judge(PLAN, reply("s", "c"))
+        return verdict.session.registers.get(("gateway", "x"))
+
+    assert asyncio.run(main()) == ("a", "b")
