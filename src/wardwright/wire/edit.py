@@ -1,0 +1,24 @@
+"""The edits of each wire that carries a whole conversation, found by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from wardwright.errors import WireError
+from wardwright.wire import edit_chat
+from wardwright.wire.edits import Edits, JudgedCall, Splice, SplicedCall, ToolAnswer, ToolSpec
+from wardwright.wire.turn import WireName
+
+_EDITS: Final[Mapping[str, Edits]] = {"chat_completions": edit_chat}
+
+
+def of(wire: WireName) -> Edits:
+    """The edits of this wire."""
+    edits = _EDITS.get(wire)
+    if edits is None:
+        raise WireError(f"bodies of the wire {wire!r} are not edited")
+    return edits
+
+
+__all__ = ["Edits", "JudgedCall", "Splice", "SplicedCall", "ToolAnswer", "ToolSpec", "of"]
