@@ -57,7 +57,9 @@ class Assembler(ABC):
         inside = text_of(said, "type", "")
         if inside and event.name and event.name not in (inside, "message"):
             raise WireError(f"an event named {event.name!r} says that it is {inside!r}")
-        return inside or event.name
+        if not inside:
+            said["type"] = inside = event.name
+        return inside
 
     def _failed(self, error: Json, event: Object) -> None:
         self.errors.append(error if isinstance(error, dict) else event)
