@@ -77,7 +77,8 @@ _INVISIBLE: Final = re.compile(
 
 def caseless(text: str) -> str:
     """Compatibility form without case: how values are compared with globs."""
-    return unicodedata.normalize("NFKC", text).casefold()
+    # ASCII is its own compatibility form.
+    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
 
 
 def _visible(text: str) -> str:

@@ -20,7 +20,7 @@ from wardwright.policy.evaluate import Run
 from wardwright.policy.matching import still_fits
 from wardwright.policy.rules import CallRuling, CallStatus, Conflict, Decision, Finding, Route, Ruling
 from wardwright.wire.linear import compile_pattern
-from wardwright.wire.turn import CallItem, Item
+from wardwright.wire.turn import CallItem
 
 STRENGTH: Final[Mapping[str, int]] = {
     "block": 0,
@@ -56,6 +56,8 @@ def arbitrate(run: Run) -> Ruling:
         findings.sort(key=_rank)
         ruling.findings = tuple(findings)
         effective = [finding for finding in findings if finding.enforced and not finding.lifted]
+        if effective and effective[0].effect == "annotate":
+            effective = []  # the strongest of them is a note: none asks for anything
     else:
         effective = findings
     conflicts: list[Conflict] = []
@@ -224,14 +226,8 @@ def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[Call
     """Per call (or per result) the strongest finding about it; a blocked gate blocks them all."""
     wanted = "assistant_tool_call" if run.gate == "reply" else "tool_result"
     items = run.turn.items
-    if not effective:
-        return tuple(
-            [
-                CallRuling(fact.item, fact.tool_call_id, _provider_id(items, fact), fact.raw_name, "allow")
-                for fact in run.observed.facts
-                if fact.source == wanted
-            ]
-        )
+    size = len(items)
+    usual: CallStatus = "block" if ruling.decision == "block" else "allow"
     by_fact: dict[int, list[Finding]] = {}
     for finding in effective:
         if finding.effect in _CALL_STATUS:
@@ -241,23 +237,19 @@ def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[Call
     for index, fact in enumerate(run.observed.facts):
         if fact.source != wanted:
             continue
-        found = by_fact.get(index)
-        status: CallStatus = "allow"
-        message, rules = "", ()
-        if found:
-            status = _CALL_STATUS[found[0].effect]
-            message = explain(run, found[0])
-            rules = tuple(dict.fromkeys(one.rule_id for one in found))
-        if ruling.decision == "block" and status != "block":
-            status = "block"
-        provider_id = _provider_id(items, fact)
-        calls.append(CallRuling(fact.item, fact.tool_call_id, provider_id, fact.raw_name, status, message, rules))
+        at = fact.item
+        call_id = provider_id = fact.tool_call_id
+        if 0 <= at < size and isinstance(item := items[at], CallItem):
+            provider_id = item.id
+        call = CallRuling(at, call_id, provider_id, fact.raw_name, usual)
+        calls.append(call)
+        if by_fact and index in by_fact:
+            found = by_fact[index]
+            if usual == "allow":
+                call.status = _CALL_STATUS[found[0].effect]
+            call.message = explain(run, found[0])
+            call.rules = tuple(dict.fromkeys(one.rule_id for one in found))
     return tuple(calls)
-
-
-def _provider_id(items: Sequence[Item], fact: ToolFact) -> str:
-    item = items[fact.item] if 0 <= fact.item < len(items) else None
-    return item.id if isinstance(item, CallItem) else fact.tool_call_id
 
 
 def _name(fact: ToolFact) -> str:

@@ -1142,6 +1142,9 @@ class _Compiler:
             return lambda value: one_of(value, options)
         if key == "glob":
             globs = [compile_value_glob(glob) for glob in problems.texts(node)]
+            if len(globs) == 1:
+                (only,) = globs
+                return lambda value: only(value) if isinstance(value, str) else None
             return lambda value: any(fits(value) for fits in globs) if isinstance(value, str) else None
         if key == "regex":
             pattern = compile_regex(node, problems)
