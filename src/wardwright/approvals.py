@@ -78,7 +78,7 @@ class Held:
     calls: tuple[Mapping[str, Any], ...]
     """What an approver must see: name, arguments, rule_id, message of every call that waits."""
     reply: dict[str, Any] | None
-    """The provider's reply; None when the request itself waits, and after a rejection."""
+    """The provider's reply; None when the request itself waits. After a rejection only a word that says so."""
     receipt_id: str
     expires_at_ms: int
     gate: Gate = "reply"
@@ -88,7 +88,7 @@ class Held:
     further: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Whatever else releasing it needs: JSON values."""
     digest: str = ""
-    """Of all of the above, set by `find`: what an operator decides about."""
+    """Of what an operator decides about; set by `find`. The same thing held once more has the same one."""
 
     @property
     def tenant(self) -> str:
@@ -117,21 +117,14 @@ def handle_of(keyring: Sealer, scope: str, request_digest: str) -> str:
 
 
 def rows(keyring: Sealer, held: Held) -> tuple[SealedRow, ...]:
-    """The rows to commit with the refusal. What was held under the same handle before, and any verdict on it, counts no more."""
-    plain = _dumped(held)
-    kept = SealedRow(
-        held.scope,
-        f"held:{held.handle}",
-        held.expires_at_ms,
-        keyring.seal(plain, _aad("held", held.scope, held.handle)),
-    )
+    """The rows to commit with the refusal. If something else was held under the same handle, a verdict on that counts no more."""
     listed = SealedRow(
         SCOPE,
-        _listed(held.handle, _digest(keyring, held.scope, plain)),
+        _listed(held.handle, _digest(keyring, held)),
         held.expires_at_ms,
         keyring.seal(dump(held.scope), _aad("waiting", SCOPE, held.handle)),
     )
-    return (kept, listed)
+    return (_row(keyring, held), listed)
 
 
 def find(store: Store, keyring: Sealer, scope: str, handle: str, now_ms: int) -> Held | None:
@@ -211,10 +204,10 @@ def decide(
     if not approve:
         # Nobody needs the reply any more; the verdict stays, so that a retry is told.
         bare = tuple({name: one[name] for name in ("name", "rule_id", "message") if name in one} for one in held.calls)
-        plain = _dumped(replace(held, reply=None, calls=bare, further={}))
-        digest = _digest(keyring, held.scope, plain)
-        sealed = keyring.seal(plain, _aad("held", held.scope, handle))
-        seal.append(SealedRow(held.scope, f"held:{handle}", held.expires_at_ms, sealed))
+        reply = None if held.reply is None else {"rejected": True}
+        rejected = replace(held, reply=reply, calls=bare, further={})
+        digest = _digest(keyring, rejected)
+        seal.append(_row(keyring, rejected))
     told = {"status": made.status, "operator": operator, "note": note, "at_ms": now_ms, "digest": digest}
     sealed = keyring.seal(dump(told), _aad("verdict", held.scope, handle))
     seal.append(SealedRow(held.scope, f"verdict:{handle}", held.expires_at_ms, sealed))
@@ -246,14 +239,16 @@ def _listed(handle: str, digest: str) -> str:
 
 
 def _behind(store: Store, keyring: Sealer, name: str, now_ms: int) -> Held | None:
-    """What a row of the list stands for; None when that was released or held anew since."""
+    """What a row of the list stands for; None when that was decided or released, or when something else is held since."""
     _, handle, digest = name.split(":", 2)
     try:
         scope = load(keyring.unseal(store.sealed(SCOPE, name, now_ms).body, _aad("waiting", SCOPE, handle)))
     except (SealedMissing, ValueError):
         return None
     held = find(store, keyring, scope, handle, now_ms)
-    return held if held is not None and held.digest == digest else None
+    if held is None or held.digest != digest:
+        return None
+    return held if verdict(store, keyring, scope, handle, now_ms, held) is PENDING else None
 
 
 def _opened(store: Store, keyring: Sealer, kind: str, scope: str, handle: str, now_ms: int) -> bytes | None:
@@ -271,18 +266,36 @@ def _aad(kind: str, scope: str, handle: str) -> bytes:
 
 
 _KEPT: Final = tuple(one.name for one in fields(Held) if one.name != "digest")
+_DECIDED: Final = (
+    "handle",
+    "scope",
+    "wire",
+    "model",
+    "request_digest",
+    "plan_hash",
+    "principal",
+    "keys",
+    "calls",
+    "reply",
+    "gate",
+)
+"""What a verdict is about. Not when and by which exchange it was held: asking again for the same thing changes nothing."""
 
 
-def _dumped(held: Held) -> bytes:
-    return dump({name: getattr(held, name) for name in _KEPT})
+def _row(keyring: Sealer, held: Held) -> SealedRow:
+    plain = dump({name: getattr(held, name) for name in _KEPT})
+    sealed = keyring.seal(plain, _aad("held", held.scope, held.handle))
+    return SealedRow(held.scope, f"held:{held.handle}", held.expires_at_ms, sealed)
 
 
 def _loaded(keyring: Sealer, plain: bytes) -> Held:
     values = load(plain)
     values["keys"], values["calls"] = tuple(values["keys"]), tuple(values["calls"])
-    return Held(**values, digest=_digest(keyring, values["scope"], plain))
+    held = Held(**values)
+    return replace(held, digest=_digest(keyring, held))
 
 
-def _digest(keyring: Sealer, scope: str, plain: bytes) -> str:
+def _digest(keyring: Sealer, held: Held) -> str:
     """Keyed, because the list's names show it in clear."""
-    return hmac.digest(keyring.session_key(scope), b"held\n" + plain, "sha256")[:16].hex()
+    plain = dump([getattr(held, name) for name in _DECIDED])
+    return hmac.digest(keyring.session_key(held.scope), b"held\n" + plain, "sha256")[:16].hex()

@@ -156,6 +156,19 @@ def test_another_reply_under_the_same_handle_waits_again(store: Store) -> None:
     assert approvals.pending(store, KEYS, NOW, 10) == (second,)
 
 
+def test_asking_again_for_the_same_thing_changes_nothing(store: Store) -> None:
+    """A caller who retries while an operator looks neither fills the list nor escapes a verdict."""
+    request = replace(held(), reply=None, calls=(), gate="request")
+    (first,) = hold(store, request)
+    hold(store, replace(request, receipt_id="rcpt_2", held_at_ms=NOW + 5, expires_at_ms=NOW + 20_000))
+    assert [one.digest for one in approvals.pending(store, KEYS, NOW, 10)] == [first.digest]
+
+    approvals.decide(store, KEYS, first.handle, False, "eve", "", NOW, seen=first.digest)
+    hold(store, replace(request, receipt_id="rcpt_3"))
+    assert verdict(store, first).status == "rejected"
+    assert approvals.pending(store, KEYS, NOW, 10) == ()
+
+
 def test_what_was_not_seen_is_not_approved(store: Store) -> None:
     """Held anew between looking and deciding: the operator is asked to look again."""
     first, second = hold(store, held())[0], hold(store, held(arguments='{"path":"/"}'))[0]
@@ -172,7 +185,7 @@ def test_a_rejected_reply_is_erased_and_the_verdict_stays(store: Store) -> None:
     left = approvals.find(store, KEYS, SESSION, one.handle, NOW)
 
     assert left is not None
-    assert left.reply is None
+    assert left.reply == {"rejected": True}
     assert dict(left.calls[0]) == {"name": "shell_exec", "rule_id": "ask-first", "message": "Ask first."}
     assert verdict(store, one).status == "rejected"
     assert verdict(store, one, one.expires_at_ms) == approvals.PENDING
