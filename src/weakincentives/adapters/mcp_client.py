@@ -79,6 +79,11 @@ class McpSection(Section[None]):
     def resources(self) -> Mapping[Any, object]:
         return {self._connection_type: self._binding}
 
+    @property
+    def long_descriptions(self) -> dict[str, str]:
+        """By the tools' names here: the whole of each description that is too long for a tool."""
+        return dict(self._long)
+
     def render_body(self, params: None, *, session: Session | None = None) -> str:  # noqa: ARG002
         told = [f"`{name}`: {description}" for name, description in self._long]
         return "\n\n".join(part for part in (self._text, _ADVICE, *told) if part)
