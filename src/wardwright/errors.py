@@ -14,9 +14,9 @@ WardwrightError                              500 internal_error
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 
 class WardwrightError(Exception):
@@ -80,14 +80,22 @@ class StoreUnavailable(GovernanceUnavailable):
     """The store cannot be read or written."""
 
 
-FailureKind: TypeAlias = Literal["connect", "timeout", "status", "broken", "open"]
+FailureKind: TypeAlias = Literal["connect", "timeout", "status", "broken", "open", "busy"]
 """connect: no connection could be made
 timeout: nothing came in time
 status: the provider answered with an error
 broken: the answer broke off, or is no answer we can read
-open: the circuit breaker holds requests back"""
+open: the circuit breaker holds requests back
+busy: all our connections to it are in use"""
 
-_FAILURE_STATUS: dict[FailureKind, int] = {"connect": 502, "timeout": 504, "status": 502, "broken": 502, "open": 503}
+_FAILURE_STATUS: Final[Mapping[FailureKind, int]] = {
+    "connect": 502,
+    "timeout": 504,
+    "status": 502,
+    "broken": 502,
+    "open": 503,
+    "busy": 503,
+}
 
 
 class ProviderFailed(WardwrightError, RuntimeError):
@@ -103,6 +111,7 @@ class ProviderFailed(WardwrightError, RuntimeError):
         status: int | None = None,
         retry_after: float | None = None,
         retryable: bool = True,
+        repeatable: bool | None = None,
         reason: str = "",
     ) -> None:
         super().__init__(message)
@@ -114,6 +123,8 @@ class ProviderFailed(WardwrightError, RuntimeError):
         """Seconds that the provider asks to wait."""
         self.retryable = retryable
         """Another target may do better; false when the request itself was refused."""
+        self.repeatable = kind in ("connect", "broken") if repeatable is None else repeatable
+        """The same request may do better at the same place, soon."""
         self.reason = reason
         """The provider's own word for the error (`context_length_exceeded`, `overloaded_error` …), if it has one."""
 

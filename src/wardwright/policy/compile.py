@@ -421,6 +421,18 @@ class Capability:
 
 
 @dataclass(frozen=True, slots=True)
+class Price:
+    """Of a million tokens, in the deployment's currency."""
+
+    input: float
+    output: float
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """What a reply costs."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     model: str
     provider: str
@@ -428,6 +440,9 @@ class Target:
     tools: bool
     capabilities: Mapping[str, Capability] = field(default_factory=dict[str, "Capability"])
     """Hosted tool → what its provider lets us see and set."""
+    upstream_model: str = ""
+    """How the provider calls the model; a compiled target always says it."""
+    price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -665,7 +680,9 @@ class _Compiler:
         seen: dict[str, int] = {}
         for child in problems.sequence(node):
             given = problems.mapping(
-                child, ("model",), ("provider", "context_window", "tools", "price", "capabilities")
+                child,
+                ("model",),
+                ("provider", "context_window", "tools", "price", "capabilities", "upstream_model"),
             )
             if "model" not in given:
                 continue
@@ -679,10 +696,16 @@ class _Compiler:
             window = problems.integer(given["context_window"], 1) if "context_window" in given else None
             tools = problems.boolean(given["tools"]) if "tools" in given else True
             known = self._capabilities(given["capabilities"]) if "capabilities" in given else {}
-            targets.append(Target(model, provider, window, tools, known))
+            upstream = problems.name(given["upstream_model"]) if "upstream_model" in given else model
+            price = self._price(given["price"]) if "price" in given else None
+            targets.append(Target(model, provider, window, tools, known, upstream, price))
         if not targets and isinstance(node.value, tuple):
             problems.error(node, "must not be an empty list")
         return tuple(targets)
+
+    def _price(self, node: Node) -> Price:
+        given = self.problems.mapping(node, ("input", "output"), ())
+        return Price(*(self.problems.number(given[key], 0) if key in given else 0.0 for key in ("input", "output")))
 
     def _capabilities(self, node: Node) -> dict[str, Capability]:
         problems = self.problems

@@ -71,20 +71,19 @@ class NetworkResponse:
         "_headers",
         "_idle",
         "_limit",
+        "_on_end",
         "_pieces",
         "_size",
         "_until",
         "_waiter",
         "content_encoding",
-        "on_end",
         "status",
     )
 
     def __init__(self, connection: _Connection, until: float, idle: float, deadline: float | None) -> None:
         self.status: int = 0
         self.content_encoding: bytes = b""
-        self.on_end: Callable[[End], None] | None = None
-        """Called once when the body has ended."""
+        self._on_end: Callable[[End], None] | None = None
         self._connection: _Connection | None = connection
         self._until = until
         self._idle = idle
@@ -113,6 +112,15 @@ class NetworkResponse:
     def streamed(self) -> bool:
         return self.headers.get("content-type", "").lower().startswith("text/event-stream")
 
+    def watch(self, on_end: Callable[[End], None]) -> None:
+        """Calls `on_end` once, when the body has ended, now if it has."""
+        if self._complete:
+            on_end("complete")
+        elif self._failure is not None:
+            on_end("broken")
+        else:
+            self._on_end = on_end
+
     async def read(self, limit: int) -> bytes:
         """The whole body. Raises ProviderFailed when it is longer than `limit`, or breaks off."""
         while not self._complete:
@@ -124,7 +132,7 @@ class NetworkResponse:
             await self._more()
         if self._size > limit:
             self.close()
-            raise ProviderFailed("broken", f"the answer has more than {limit} bytes", retryable=False)
+            raise ProviderFailed("broken", f"the answer has more than {limit} bytes", retryable=False, repeatable=False)
         pieces = self._pieces
         self._pieces = []
         self._size = 0
@@ -181,9 +189,9 @@ class NetworkResponse:
         self._complete = True
         self._connection = None
         self._wake()
-        if self.on_end is not None:
-            self.on_end("complete")
-            self.on_end = None
+        if self._on_end is not None:
+            self._on_end("complete")
+            self._on_end = None
 
     def _fail(self, failure: ProviderFailed, end: End = "broken") -> None:
         """It will never be whole. What came before stays readable."""
@@ -192,9 +200,9 @@ class NetworkResponse:
         self._failure = failure
         self._connection = None
         self._wake()
-        if self.on_end is not None:
-            self.on_end(end)
-            self.on_end = None
+        if self._on_end is not None:
+            self._on_end(end)
+            self._on_end = None
 
 
 class _Stale(Exception):
@@ -488,7 +496,7 @@ class Pool:
         self._open: set[_Connection] = set()
         self._count = 0
         self._waiting: deque[asyncio.Future[_Connection | None]] = deque()
-        self._closed = False
+        self._closed = self._aborted = False
         self._authority = url.authority.encode()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -572,7 +580,7 @@ class Pool:
                 self._waiting.remove(waiter)
             if isinstance(error, TimeoutError):
                 message = f"all {self._connections} connections to the provider are busy"
-                raise ProviderFailed("timeout", message) from None
+                raise ProviderFailed("busy", message) from None
             raise
         if connection is not None and connection.usable:
             return connection
@@ -583,8 +591,8 @@ class Pool:
             self._count += 1
         url = self.url
         try:
-            if self._closed:
-                raise ProviderFailed("connect", "the gateway is closing")
+            if self._aborted:
+                raise ProviderFailed("connect", "the gateway is closing", retryable=False, repeatable=False)
             options: dict[str, Any] = {"ssl": self._tls(), "server_hostname": url.host} if url.tls else {}
             async with asyncio.timeout_at(min(until, loop.time() + self._connect_timeout)):
                 _, connection = await loop.create_connection(
@@ -631,15 +639,16 @@ class Pool:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Closes what is idle; what carries an answer ends with it."""
+        """Closes what is idle and keeps nothing from now on; what is under way ends by itself."""
         self._closed = True
         for connection in self._idle:
             connection.shut()
         self._idle.clear()
 
     def abort(self) -> None:
-        """Gives up what is still open."""
+        """Gives up what is still open, and opens nothing any more."""
         self.close()
+        self._aborted = True
         for connection in tuple(self._open):
             connection.abort()
 
@@ -673,6 +682,12 @@ class Client:
         made = Pool(url, connections=connections, connect_timeout=connect_timeout, keep=self._keep, tls=self._tls)
         self._pools.append(made)
         return made
+
+    def drop(self, pool: Pool) -> None:
+        """A pool that nobody will use again: what is idle is closed, what is under way ends by itself."""
+        pool.close()
+        if pool in self._pools:
+            self._pools.remove(pool)
 
     async def request(
         self,
