@@ -7,11 +7,17 @@ from typing import Final
 
 from wardwright.errors import WireError
 from wardwright.streaming.relay import NOTHING, Change, Relay
+from wardwright.streaming.relay_anthropic import AnthropicRelay
 from wardwright.streaming.relay_chat import ChatRelay
+from wardwright.streaming.relay_responses import ResponsesRelay
 from wardwright.wire.body import Json, Object
 from wardwright.wire.turn import WireName
 
-_RELAYS: Final[Mapping[str, type[Relay]]] = {"chat_completions": ChatRelay}
+_RELAYS: Final[Mapping[str, type[Relay]]] = {
+    "anthropic": AnthropicRelay,
+    "chat_completions": ChatRelay,
+    "responses": ResponsesRelay,
+}
 
 
 def relay_for(

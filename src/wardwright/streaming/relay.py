@@ -69,6 +69,7 @@ class Relay(ABC):
         self.released = False
         """Something reached the client; comments do not count."""
         self._heard: list[tuple[Event, Object]] = []
+        self._begin()
         self._assembler = self._listen()
 
     @property
@@ -215,6 +216,10 @@ class Relay(ABC):
         return body
 
     @abstractmethod
+    def _begin(self) -> None:
+        """Makes ready for the first upstream reply."""
+
+    @abstractmethod
     def _assemble(self) -> ReplyAssembler:
         """Puts the next upstream reply together."""
 
@@ -245,6 +250,15 @@ class Relay(ABC):
     @abstractmethod
     def _refused(self, error: Object) -> bytes:
         """The event that says an error, and the end."""
+
+
+def copied(value: Json) -> Json:
+    """`value`, free to be changed."""
+    if isinstance(value, dict):
+        return {key: copied(one) if isinstance(one, (dict, list)) else one for key, one in value.items()}
+    if isinstance(value, list):
+        return [copied(one) if isinstance(one, (dict, list)) else one for one in value]
+    return value
 
 
 def _calls(turn: Turn) -> list[int]:

@@ -6,10 +6,10 @@ the operator lets through: a chunk may say the same call in several places. One 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
-from wardwright.streaming.relay import NOTHING, Relay, written
+from wardwright.streaming.relay import Relay, written
 from wardwright.wire import chat_completions
 from wardwright.wire.body import Json, Object, write
 from wardwright.wire.edits import objects
@@ -29,17 +29,8 @@ class ChatRelay(Relay):
 
     wire = "chat_completions"
 
-    def __init__(
-        self,
-        *,
-        hold_text: bool,
-        passing: Collection[str] = (),
-        hold_hosted: bool = True,
-        head: Mapping[str, Json] = NOTHING,
-        usage: bool = True,
-    ) -> None:
-        super().__init__(hold_text=hold_text, passing=passing, hold_hosted=hold_hosted, head=head, usage=usage)
-        self._now = frozenset((*_THOUGHT, *passing, *(() if hold_text else _TEXT))) - _NEVER
+    def _begin(self) -> None:
+        self._now = frozenset((*_THOUGHT, *self._passing, *(() if self._hold_text else _TEXT))) - _NEVER
         """Fields of a delta that pass at once."""
         self._begun: set[int] = set()
         """Choices the client has heard of."""

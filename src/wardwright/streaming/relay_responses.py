@@ -1,0 +1,297 @@
+"""OpenAI Responses streams on their way to the client.
+
+Items have an order that means something, so they pass as long as all before them passed: the first that must wait holds back those
+behind it. The client's numbers (`output_index`, `sequence_number`) have no gaps, over all rounds, and the final response repeats
+exactly the items that the client was given.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wardwright.errors import WireError
+from wardwright.streaming.relay import Relay, copied, written
+from wardwright.wire import responses
+from wardwright.wire.body import Json, Object
+from wardwright.wire.edits import objects
+from wardwright.wire.turn import Turn
+
+_OPENING: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_FIELDS: Final = frozenset(
+    {
+        "background", "billing", "completed_at", "conversation", "created_at", "error", "frequency_penalty", "id",
+        "incomplete_details", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation", "object",
+        "output", "parallel_tool_calls", "presence_penalty", "previous_response_id", "prompt", "prompt_cache_key",
+        "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "status", "store",
+        "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "usage", "user",
+    }
+)  # fmt: skip
+"""Of a response. What is not listed stays here, unless the operator lets it through: it may tell a call once more."""
+_NEVER: Final = frozenset(
+    {
+        "apply_patch_call",
+        "computer_call",
+        "custom_tool_call",
+        "function_call",
+        "local_shell_call",
+        "mcp_approval_request",
+        "shell_call",
+        "tool_search_call",
+    }
+)
+"""Items that a client acts on, or may; what is `hosted` only at its end is among them."""
+
+
+class ResponsesRelay(Relay):
+    """As `Relay`."""
+
+    __slots__ = ("_begun", "_end", "_ids", "_kinds", "_numbers", "_opening", "_output", "_passed", "_renamed", "_same",
+                 "_seen", "_sequence")  # fmt: skip
+
+    wire = "responses"
+
+    def _begin(self) -> None:
+        self._opening: list[Object] = []
+        """Events that begin the response, until the first item follows them."""
+        self._begun = False
+        """The first round is over, or said how the response begins."""
+        self._same: Object = {}
+        """What stays the same over all rounds."""
+        self._sequence = 0
+        self._output: list[Json] = []
+        """Items the client was given in earlier rounds, and in this one those told from the judged reply."""
+        self._ids: set[str] = set()
+        self._renamed: dict[int, str] = {}
+        self._numbers: dict[int, int] = {}
+        """Items of the current reply that passed: the provider's number -> the client's. Always the first ones."""
+        self._kinds: list[Json] = []
+        """Of those items, the types."""
+        self._seen: set[int] = set()
+        self._passed: list[Object] = []
+        self._end = "response.completed"
+
+    def _assemble(self) -> responses.StreamAssembler:
+        return responses.StreamAssembler(passing=self._passing)
+
+    def _parsed(self, body: Object) -> Turn:
+        return responses.parse_reply(body, passing=self._passing)
+
+    def _pass(self, said: Object) -> bool:
+        index = said.get("output_index")
+        kind = str(said["type"])
+        if isinstance(index, int):
+            if kind == "response.output_item.added" and not self._open(index, said.get("item")):
+                return False
+            number = self._numbers.get(index)
+            if number is None:
+                return False
+            said["output_index"] = number
+            if index in self._renamed:
+                self._rename(said, self._renamed[index])
+            self._emit(said)
+            return True
+        if kind in _OPENING:
+            if not self._begun:
+                self._learn(said.get("response"))
+                self._opening.append(said)
+            return True
+        if kind in _ENDS:
+            self._end = kind
+            return False
+        return True
+
+    def _open(self, index: int, item: Json) -> bool:
+        self._seen.add(index)
+        if self._kept or index != len(self._numbers) or not isinstance(item, dict) or not self._may(item.get("type")):
+            return False
+        number = len(self._output) + len(self._numbers)
+        name = self._name(item)
+        if name != item.get("id"):
+            self._renamed[index] = name
+        self._numbers[index] = number
+        self._kinds.append(item.get("type"))
+        return True
+
+    def _may(self, kind: Json) -> bool:
+        """Whether an item passes before the ruling."""
+        if kind == "message":
+            return not self._hold_text
+        return kind == "reasoning" or (kind not in _NEVER and not self._hold_hosted)
+
+    def _name(self, item: Object) -> str:
+        """An id that no other item of the answer has: some providers give every reply the same ones."""
+        given = item.get("id")
+        name = given if isinstance(given, str) and given else str(item.get("call_id") or "item")
+        unique, number = name, 1
+        while unique in self._ids:
+            number += 1
+            unique = f"{name}_{number}"
+        self._ids.add(unique)
+        return unique
+
+    def _rename(self, said: Object, name: str) -> None:
+        if "item_id" in said:
+            said["item_id"] = name
+        item = said.get("item")
+        if isinstance(item, dict):
+            said["item"] = {**item, "id": name}
+
+    def _emit(self, event: Object) -> None:
+        if self._opening:
+            self._begun = True
+            opening, self._opening = self._opening, []
+            for one in opening:
+                self._write({**one, "response": self._response(one.get("response"))})
+        self._write(event)
+
+    def _write(self, event: Object) -> None:
+        event["sequence_number"] = self._sequence
+        self._sequence += 1
+        self._out.append(written(str(event["type"]), event))
+
+    def _learn(self, response: Json) -> None:
+        if isinstance(response, dict) and not self._same:
+            self._same = {key: response[key] for key in ("id", "created_at") if key in response}
+
+    def _response(self, response: Json) -> Object:
+        given: Object = {}
+        if isinstance(response, dict):
+            given = {key: response[key] for key in response if key in _FIELDS or key in self._passing}
+        return {**given, **self._same, **self._head}
+
+    def _held(self, body: Object) -> Object:
+        output = objects(body.get("output"))
+        passed = len(self._numbers)
+        # The final response may leave items out that no rule reads; then nobody can say which of them the client has.
+        if passed and (len(output) != len(self._seen) or [item.get("type") for item in output[:passed]] != self._kinds):
+            raise WireError("the streamed items and the final response disagree")
+        self._passed = [dict(item) for item in output[:passed]]
+        for index, name in self._renamed.items():
+            self._passed[index]["id"] = name
+        return {**body, "output": copied(list(output[passed:]))}
+
+    def _go_on(self, body: Object) -> None:
+        self._items(body)
+        self._begun = True
+        self._numbers, self._kinds, self._renamed, self._seen = {}, [], {}, set()
+
+    def _items(self, body: Object) -> None:
+        self._output += self._passed
+        self._passed = []
+        if not self._begun and not self._opening:
+            self._learn(body)
+            self._opening = _begun(body)
+        self._begun = True
+        for item in objects(body.get("output")):
+            item["id"] = self._name(item)
+            self._item(item)
+            self._output.append(item)
+
+    def _finish(self, body: Object) -> None:
+        self._items(body)
+        response: Object = {**body, "output": self._output}
+        if self._usage is not None:
+            response["usage"] = self._usage
+        self._emit({"type": self._end, "response": self._response(response)})
+
+    def _item(self, item: Object) -> None:
+        """A whole item, as the events that bring it."""
+        number = len(self._output)
+        kind = item.get("type")
+        at: Object = {"item_id": item["id"], "output_index": number}
+        begun = {**item, "status": "in_progress"} if "status" in item else dict(item)
+        pieces: list[Object] = []
+        if kind == "message":
+            begun["content"] = []
+            for place, part in enumerate(objects(item.get("content"))):
+                pieces += _part_events({**at, "content_index": place}, part)
+        elif kind == "function_call" or kind == "custom_tool_call":
+            field, event = (
+                ("arguments", "function_call_arguments")
+                if kind == "function_call"
+                else ("input", "custom_tool_call_input")
+            )
+            text = item.get(field)
+            if isinstance(text, str):
+                begun[field] = ""
+                pieces.append({"type": f"response.{event}.delta", **at, "delta": text})
+                done: Object = {"type": f"response.{event}.done", **at, field: text}
+                if kind == "function_call":
+                    done["name"] = item.get("name")
+                pieces.append(done)
+        elif kind == "reasoning":
+            begun["summary"] = []
+            for place, part in enumerate(objects(item.get("summary"))):
+                pieces += _summary_events({**at, "summary_index": place}, part)
+        self._emit({"type": "response.output_item.added", "output_index": number, "item": begun})
+        for piece in pieces:
+            self._emit(piece)
+        self._emit({"type": "response.output_item.done", "output_index": number, "item": item})
+
+    def _tell(self, body: Object) -> None:
+        status = body.get("status")
+        self._end = f"response.{status}" if status in ("incomplete", "failed") else "response.completed"
+        self._finish({**body, "output": copied(body.get("output"))})
+
+    def _refused(self, error: Object) -> bytes:
+        # Beside the fields of the event stands the error itself, without which the official client would not raise.
+        inner = error.get("error")
+        told = inner if isinstance(inner, dict) else {}
+        event: Object = {
+            "type": "error",
+            "sequence_number": self._sequence,
+            "code": told.get("code"),
+            "message": told.get("message"),
+            "param": None,
+            "error": told,
+        }
+        return written("error", event)
+
+
+def _begun(body: Object) -> list[Object]:
+    """The events that begin a response which was told whole, or never told its beginning."""
+    response: Object = {**body, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    if "completed_at" in response:
+        response["completed_at"] = None
+    return [{"type": kind, "response": response} for kind in ("response.created", "response.in_progress")]
+
+
+def _part_events(at: Object, part: Object) -> list[Object]:
+    field = "refusal" if part.get("type") == "refusal" else "text"
+    event = "refusal" if field == "refusal" else "output_text"
+    text = part.get(field)
+    begun = dict(part)
+    pieces: list[Object] = []
+    if isinstance(text, str):
+        begun[field] = ""
+        more: Object = {}
+        if event == "output_text":
+            begun["annotations"] = []
+            more["logprobs"] = part.get("logprobs") or []
+        pieces.append({"type": f"response.{event}.delta", **at, "delta": text, **more})
+        for place, note in enumerate(objects(part.get("annotations"))):
+            pieces.append(
+                {
+                    "type": "response.output_text.annotation.added",
+                    **at,
+                    "annotation_index": place,
+                    "annotation": note,
+                }
+            )
+        pieces.append({"type": f"response.{event}.done", **at, field: text, **more})
+    return [
+        {"type": "response.content_part.added", **at, "part": begun},
+        *pieces,
+        {"type": "response.content_part.done", **at, "part": part},
+    ]
+
+
+def _summary_events(at: Object, part: Object) -> list[Object]:
+    text = part.get("text")
+    return [
+        {"type": "response.reasoning_summary_part.added", **at, "part": {**part, "text": ""}},
+        {"type": "response.reasoning_summary_text.delta", **at, "delta": text},
+        {"type": "response.reasoning_summary_text.done", **at, "text": text},
+        {"type": "response.reasoning_summary_part.done", **at, "part": part},
+    ]
