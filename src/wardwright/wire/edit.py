@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from wardwright.errors import WireError
-from wardwright.wire import edit_chat
+from wardwright.wire import edit_anthropic, edit_chat, edit_responses
 from wardwright.wire.edits import Edits, JudgedCall, Splice, SplicedCall, ToolAnswer, ToolSpec
 from wardwright.wire.turn import WireName
 
-_EDITS: Final[Mapping[str, Edits]] = {"chat_completions": edit_chat}
+_EDITS: Final[Mapping[str, Edits]] = {
+    "anthropic": edit_anthropic,
+    "chat_completions": edit_chat,
+    "responses": edit_responses,
+}
 
 
 def of(wire: WireName) -> Edits:

@@ -24,6 +24,7 @@ from wardwright.wire.edits import (
     objects,
     openai_refusal,
     put,
+    renamed,
     schema_for,
     set_model,
     summed,
@@ -63,7 +64,7 @@ def _mend_choice(body: Object) -> None:
         return
     legacy = body.get("function_call")
     if isinstance(legacy, dict) and legacy.get("name") not in left:
-        del body["function_call"]
+        body["function_call"] = "auto"
     choice = body.get("tool_choice")
     if not isinstance(choice, dict):
         return
@@ -73,7 +74,7 @@ def _mend_choice(body: Object) -> None:
         # WHY NOT auto: the caller permitted none of those that are left.
         body["tool_choice"] = {**choice, "allowed_tools": {**allowed, "tools": permitted}} if permitted else "none"
     elif _name(choice) not in left:
-        del body["tool_choice"]
+        body["tool_choice"] = "auto"
 
 
 def _definition(tool: Object) -> Object:
@@ -283,13 +284,11 @@ def rewrite(body: Object, change: Callable[[int, str], str]) -> None:
     for text in list(_walk(body)):
         if isinstance(text, _Calls):
             continue
-        if not text.slots:  # a result that says nothing
-            new = change(text.item, "")
-            if new:
-                text.message["content"] = new
-            continue
-        new = changed(text.slots, text.item, change)
+        new = changed([slot.text for slot in text.slots], text.item, change)
         if new is None:
+            continue
+        if not text.slots:  # a result that said nothing
+            text.message["content"] = new
             continue
         if text.kind == "thought":
             # All of them say the same words.
@@ -492,15 +491,9 @@ def _shifted(note: Object, by: int) -> Object:
 def rename_ids(body: Object, names: Mapping[str, str]) -> None:
     for message in objects(body.get("messages")):
         if message.get("role") == "tool":
-            _rename(message, "tool_call_id", names)
+            renamed(message, "tool_call_id", names)
         for call in objects(message.get("tool_calls")):
-            _rename(call, "id", names)
-
-
-def _rename(holder: Object, key: str, names: Mapping[str, str]) -> None:
-    name = holder.get(key)
-    if isinstance(name, str) and name in names:
-        holder[key] = names[name]
+            renamed(call, "id", names)
 
 
 __all__ = [

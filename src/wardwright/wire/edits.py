@@ -10,10 +10,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+import orjson
+
 from wardwright.wire.body import Json, Object
 from wardwright.wire.refusal import Refusal
 
 NO_RENAMES: Final[Mapping[str, str]] = {}
+
+
+class _Everything(frozenset[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 1
+
+
+EVERYTHING: Final[Collection[str]] = _Everything()
+"""`passing` for what was read before, so that no field is refused a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +184,16 @@ def without(parts: list[Json], part: Object) -> None:
     parts[:] = [one for one in parts if one is not part]
 
 
-def changed(slots: Sequence[Slot], item: int, change: Callable[[int, str], str]) -> str | None:
-    """What the text of one item becomes; None: it stays.
+def changed(texts: Sequence[str], item: int, change: Callable[[int, str], str]) -> str | None:
+    """What the text of one item becomes, that was joined from these; None: it stays.
 
     Parts are read with and without the line breaks that stand for the cuts. Where a change finds something only without them, as
     a word cut in two, that reading counts.
     """
-    if len(slots) == 1:
-        text = slots[0].text
+    if len(texts) <= 1:
+        text = texts[0] if texts else ""
         new = change(item, text)
         return None if new == text else new
-    texts = [slot.text for slot in slots]
     text, run_on = "\n".join(texts), "".join(texts)
     new, new_run_on = change(item, text), change(item, run_on)
     if new.replace("\n", "") != new_run_on.replace("\n", ""):
@@ -208,6 +221,22 @@ def word(holder: Object, key: str) -> str:
     """A string field; empty when there is none."""
     value = holder.get(key)
     return value if isinstance(value, str) else ""
+
+
+def renamed(holder: Object, key: str, names: Mapping[str, str]) -> None:
+    """Another name in a field, if there is one for what stands there."""
+    name = holder.get(key)
+    if isinstance(name, str) and name in names:
+        holder[key] = names[name]
+
+
+def parsed_arguments(arguments: str) -> Object:
+    """The arguments of a call as the object that some wires carry them in."""
+    try:
+        given = cast("Json", orjson.loads(arguments)) if arguments else {}
+    except orjson.JSONDecodeError:
+        given = arguments
+    return given if isinstance(given, dict) else {"arguments": given}
 
 
 def nothing_to_do(calls: Sequence[JudgedCall], more_rename: Mapping[str, str]) -> bool:
