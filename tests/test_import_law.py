@@ -13,7 +13,7 @@ OURS = {"weakincentives", "wardwright"}
 # Small packages that the runtime always has; pydantic is not one of them, it is loaded when first used.
 LIGHT = {"annotated_types", "immutables", "orjson", "typing_extensions"}
 # The standard library's slow ones, which most programs never need: docs/decisions/0005-import-time.md says what each costs.
-LATE = {"asyncio", "decimal", "difflib", "fractions", "pathlib", "pickle", "uuid"}
+LATE = {"asyncio", "ctypes", "decimal", "difflib", "fractions", "pathlib", "pickle", "uuid"}
 
 LOADED_BY_PROMPT = """
 import sys

@@ -27,7 +27,7 @@ from .disk_tree import DiskTree, disk_tree, make_tree
 # Newer Pythons warn of any fork in a process with threads; these children touch nothing of theirs.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
-WATCHED = ("/filesystem/journal.py", "/filesystem/host.py", "/filesystem/anchor.py")
+WATCHED = tuple(f"/filesystem/{name}.py" for name in ("journal", "host", "anchor", "exchange"))
 
 
 class Death:

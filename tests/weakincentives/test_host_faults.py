@@ -29,18 +29,19 @@ from weakincentives.filesystem import (
     journal,
 )
 from weakincentives.filesystem.anchor import JOURNAL_NAME
+from weakincentives.filesystem.exchange import exchange
 from weakincentives.transaction import Scope
 
 from .disk_tree import DiskTree, disk_tree, make_tree
 
 FAILING = {
     *("open", "link", "rename", "unlink", "mkdir", "rmdir", "symlink", "readlink", "stat", "fstat", "pwrite", "write"),
-    *("ftruncate", "listdir", "read", "fchmod", "chmod", "dup"),
+    *("ftruncate", "listdir", "read", "fchmod", "chmod", "dup", "exchange"),
 }
 
 
 class FragileSystem:
-    """The `os` module, whose n-th call after arming fails."""
+    """The `os` module, and the exchange of two names that it lacks; the n-th call after arming fails."""
 
     def __init__(self) -> None:
         self.left = -1
@@ -54,7 +55,7 @@ class FragileSystem:
         self.fired = ""
 
     def __getattr__(self, name: str) -> Any:
-        real: Any = getattr(os, name)
+        real: Any = exchange if name == "exchange" else getattr(os, name)
         if name not in FAILING:
             return real
 
@@ -76,6 +77,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> FragileSystem:
     fragile = FragileSystem()
     for module in (anchor, host, journal):
         monkeypatch.setattr(module, "os", fragile)
+    monkeypatch.setattr(journal, "exchange", fragile.exchange)
     return fragile
 
 
@@ -127,7 +129,7 @@ def test_a_write_that_fails_anywhere_is_rolled_back(tmp_path: Path, system: Frag
         if not system.fired:
             break
         fired.add(system.fired)
-    assert fired >= {"open", "link", "rename", "mkdir", "stat", "pwrite", "write", "unlink"}
+    assert fired >= {"open", "link", "exchange", "rename", "mkdir", "stat", "pwrite", "write", "unlink"}
 
 
 def test_a_rollback_that_fails_anywhere_is_finished_later(tmp_path: Path, system: FragileSystem) -> None:
@@ -215,7 +217,9 @@ class Interrupt:
         self.left = after
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(("/filesystem/journal.py", "/filesystem/host.py")):
+        if not frame.f_code.co_filename.endswith(
+            ("/filesystem/journal.py", "/filesystem/host.py", "/filesystem/exchange.py")
+        ):
             return None
         if event == "line":
             self.left -= 1
@@ -375,6 +379,44 @@ def test_a_disk_without_hard_links_is_served_too(tmp_path: Path, system: Fragile
     assert (tmp_path / "a.txt").read_text() == "again"
     call.rollback()
     assert disk_tree(tmp_path) == before
+
+
+def test_a_disk_that_cannot_exchange_names_is_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two names cannot change places, a file is renamed over the other, and that comes back all the same."""
+    monkeypatch.setattr(journal, "exchange", lambda *_: False)
+    make_tree(tmp_path)
+    before = disk_tree(tmp_path)
+    fs = HostFilesystem(tmp_path)
+    call = Scope()
+    _within(call, lambda: _change(fs))
+    assert (tmp_path / "a.txt").read_text() == "again"
+    call.rollback()
+    assert disk_tree(tmp_path) == before
+
+
+def test_a_directory_put_in_the_way_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody puts in the place of a file just before it is replaced stays theirs; the write is refused."""
+
+    def meddled(fd: int, name: str, other_fd: int, other_name: str) -> bool:
+        if (tmp_path / "file").is_file():
+            (tmp_path / "file").unlink()
+            (tmp_path / "file/theirs").mkdir(parents=True)
+        return exchange(fd, name, other_fd, other_name)
+
+    monkeypatch.setattr(journal, "exchange", meddled)
+    (tmp_path / "file").write_text("before")
+    fs = HostFilesystem(tmp_path)
+    call = Scope()
+    with pytest.raises(RollbackError):
+        _within(call, lambda: fs.write("file", "ours"))
+    with pytest.raises(RollbackError):
+        call.rollback()
+    assert (tmp_path / "file/theirs").is_dir()
+    (tmp_path / "file/theirs").rmdir()
+    (tmp_path / "file").rmdir()
+    fs.close()
+    HostFilesystem(tmp_path).close()
+    assert (tmp_path / "file").read_text() == "before"
 
 
 def test_a_journal_of_a_newer_program_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from weakincentives.filesystem import (
     JournalError,
     NotDirectoryError,
     ReadOnlyFileError,
+    journal,
 )
 from weakincentives.filesystem.anchor import JOURNAL_NAME
 from weakincentives.prompt import ToolContext, ToolResult, tool
@@ -410,6 +412,77 @@ def test_fsync_changes_nothing_but_the_price(root: Path) -> None:
         fs.move("docs", "moved")
         call.commit()
     assert fs.read("moved/index.md") == "# Docs"
+
+
+class Watched:
+    """The `os` module, which notes what is made to last, and when the log is cut."""
+
+    def __init__(self) -> None:
+        self.seen: list[int | str] = []
+        """Numbers of inodes, and `cut`."""
+
+    def fsync(self, fd: int) -> None:
+        self.seen.append(os.fstat(fd).st_ino)
+        os.fsync(fd)
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        self.seen.append("cut")
+        os.ftruncate(fd, length)
+
+    def begin_writing(self, fd: int) -> None:
+        self.seen.append(os.fstat(fd).st_ino)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched = Watched()
+    monkeypatch.setattr(journal, "os", watched)
+    monkeypatch.setattr(journal, "begin_writing", watched.begin_writing)
+    return watched
+
+
+def inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_with_fsync_content_and_names_last_before_the_commit(root: Path, watched: Watched, inside: bool) -> None:
+    """In a transaction and outside of any, file and directory are on disk before the log is cut."""
+    fs = HostFilesystem(root, fsync=True)
+    if inside:
+        with scope() as call:
+            fs.write("bin/run", "new")
+            call.commit()
+    else:
+        fs.write("bin/run", "new")
+    assert watched.seen == [inode(root / "bin/run"), inode(root / "bin"), "cut"]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_disk_begins_with_what_was_replaced_before_the_commit(root: Path, watched: Watched, inside: bool) -> None:
+    """Without `fsync` too a file that took the place of another is on its way when the commit is written, wherever it is by then."""
+    fs = HostFilesystem(root)
+    if inside:
+        with scope() as call:
+            fs.write("bin/run", "new")
+            fs.move("bin", "moved")
+            fs.write("created", "new")
+            call.commit()
+    else:
+        fs.write("bin/run", "new")
+    assert watched.seen == [inode(root / ("moved/run" if inside else "bin/run")), "cut"]
+
+
+def test_what_is_rolled_back_never_goes_to_the_disk(root: Path, watched: Watched) -> None:
+    """Content that is taken back is not written first."""
+    fs = HostFilesystem(root)
+    with scope() as call:
+        fs.write("bin/run", "new")
+        call.rollback()
+    assert watched.seen == ["cut"]
 
 
 # -- the journal's folder ----------------------------------------------------------------------------------------------

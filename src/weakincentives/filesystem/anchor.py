@@ -223,12 +223,15 @@ class Anchor:
 
     def directory(self, real: str) -> int:
         """An open handle of the directory at a real path, following no link at all. The caller closes it."""
-        fd = os.dup(self.fd)
-        for name in _parts(real):
+        if not real:
+            return os.dup(self.fd)
+        fd = self.fd
+        for name in real.split("/"):
             try:
                 inner = os.open(name, _WALK, dir_fd=fd)
             finally:
-                os.close(fd)
+                if fd != self.fd:
+                    os.close(fd)
             fd = inner
         return fd
 

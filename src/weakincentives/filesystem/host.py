@@ -461,6 +461,7 @@ class HostFilesystem(Filesystem):
                 with self._told(verb, path):
                     work.check_open()
                     act(work)
+                    work.make_last()
             except BaseException:
                 work.rollback()
                 raise

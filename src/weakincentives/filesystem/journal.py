@@ -35,6 +35,7 @@ from ..errors import FencedWriteError, RollbackError
 from ..transaction import Scope
 from .anchor import JOURNAL_NAME, Anchor, shown
 from .errors import FileBusyError, JournalError
+from .exchange import begin_writing, exchange
 
 _logger = logging.getLogger(__name__)
 
@@ -359,7 +360,7 @@ class Work:
         """Give a file in the slot its place in the tree; what is there is kept."""
         slot = self.txn.slot
         if path in self.ours:
-            os.rename(temporary, name, src_dir_fd=slot.fd, dst_dir_fd=fd)
+            _replace(slot.fd, temporary, fd, name)
             return
         if exists:
             kept = slot.fresh()
@@ -370,7 +371,9 @@ class Work:
                 if error.errno not in _NO_LINKS:
                     raise
                 os.rename(name, kept, src_dir_fd=fd, dst_dir_fd=slot.fd)
-            os.rename(temporary, name, src_dir_fd=slot.fd, dst_dir_fd=fd)
+                os.rename(temporary, name, src_dir_fd=slot.fd, dst_dir_fd=fd)
+            else:
+                _replace(slot.fd, temporary, fd, name)
         else:
             step = self._begin("create", path)
             try:
@@ -491,11 +494,16 @@ class Work:
                 return
             sessions = sorted({log_id for log in scope.logs() if (log_id := getattr(log, "session_id", ""))})
             journal, slot = self.txn.journal, self.txn.slot
-            journal.sync_content(self.steps)
-            journal.sync_directories(step.target or step.path for step in self.steps)
+            self.make_last()
             if sessions:
                 slot.write(_record("ask", *sessions))
                 journal.sync(slot.log)
+
+    def make_last(self) -> None:
+        """Bring content and names to the disk, as far as was asked for; before the commit says that they are there."""
+        journal = self.txn.journal
+        journal.sync_content(self.steps)
+        journal.sync_directories(step.target or step.path for step in self.steps)
 
     def settle(self) -> None:
         pass
@@ -955,25 +963,34 @@ class Journal:
             os.fdatasync(fd)
 
     def sync_content(self, steps: Sequence[Step]) -> None:
-        """Make what was written last; not before the commit, because what is undone needs nothing of it."""
+        """Make what was written last; not before the commit, because what is undone needs nothing of it.
+
+        Without `fsync` too the disk is told to begin with what took the place of something: as it is by a program that
+        overwrites a file, or renames one over it.
+        """
         if not self._fsync:
-            return
-        if any(step.verb == "move" for step in steps):  # files may have other names by now
+            for path in _replaced(steps):
+                with suppress(OSError):
+                    self._with_file(path, begin_writing)
+        elif any(step.verb == "move" for step in steps):  # files may have other names by now
             os.sync()
-            return
-        for path in dict.fromkeys(step.path for step in steps if step.verb in ("create", "replace")):
-            directory, _, name = path.rpartition("/")
-            with suppress(FileNotFoundError, NotADirectoryError):
-                walked = self._anchor.directory(directory)
+        else:
+            for path in dict.fromkeys(step.path for step in steps if step.verb in ("create", "replace")):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    self._with_file(path, os.fsync)
+
+    def _with_file(self, path: str, act: Callable[[int], None]) -> None:
+        directory, _, name = path.rpartition("/")
+        walked = self._anchor.directory(directory)
+        try:
+            if _is_file(walked, name):
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=walked)
                 try:
-                    if _is_file(walked, name):
-                        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=walked)
-                        try:
-                            os.fsync(fd)
-                        finally:
-                            os.close(fd)
+                    act(fd)
                 finally:
-                    os.close(walked)
+                    os.close(fd)
+        finally:
+            os.close(walked)
 
     def sync_directories(self, paths: Iterable[str]) -> None:
         """Make the names of what was changed last."""
@@ -1056,6 +1073,36 @@ def _is_ours(verb: str, fields: Sequence[str]) -> bool:
         and (kept.isdecimal() if verb in ("replace", "remove") else not kept)
         and (verb == "move" or not target)
     )
+
+
+def _replaced(steps: Sequence[Step]) -> set[str]:
+    """Where the files are now that took the place of others."""
+    paths: set[str] = set()
+    for step in steps:
+        if step.verb == "replace":
+            paths.add(step.path)
+        elif step.verb == "move" and paths:
+            paths = {
+                step.target + path[len(step.path) :] if path == step.path or path.startswith(step.path + "/") else path
+                for path in paths
+            }
+    return paths
+
+
+def _replace(slot: int, temporary: str, fd: int, name: str) -> None:
+    """Put a file of the slot in the place of another one, which loses this name; there is always one of the two.
+
+    Renaming it over the other would do, but many disks then begin to write the new content at once, and a rollback waits for
+    that and for the space to be given back. An exchange leaves it in memory until the commit.
+    """
+    if not exchange(slot, temporary, fd, name):
+        os.rename(temporary, name, src_dir_fd=slot, dst_dir_fd=fd)
+        return
+    try:
+        os.unlink(temporary, dir_fd=slot)
+    except OSError:  # somebody else has put a directory there
+        exchange(slot, temporary, fd, name)
+        raise
 
 
 def _undone(step: Step) -> bytes:
