@@ -26,16 +26,25 @@ def relay_for(
     hold_text: bool,
     passing: Collection[str] = (),
     hold_hosted: bool = True,
+    hold_thoughts: bool = True,
     head: Mapping[str, Json] = NOTHING,
     usage: bool = True,
 ) -> Relay:
     """A relay for one answer on the client's wire.
 
     `hold_text`: a rule must read the whole text first. `hold_hosted`: also what the provider's own tools did waits for the ruling, and
-    all that follows it. `head`: fields of the reply itself that the client reads instead of the provider's, as `model`. `usage`: the
+    all that follows it. `hold_thoughts`: on Responses, reasoning waits for what it led to, because a provider refuses reasoning
+    that comes back without it; elsewhere it passes at once anyway. `head`: fields of the reply itself that the client reads instead of the provider's, as `model`. `usage`: the
     client asked for the usage, where the wire lets it choose (Chat Completions).
     """
-    return _relay(wire)(hold_text=hold_text, passing=passing, hold_hosted=hold_hosted, head=head, usage=usage)
+    return _relay(wire)(
+        hold_text=hold_text,
+        passing=passing,
+        hold_hosted=hold_hosted,
+        hold_thoughts=hold_thoughts,
+        head=head,
+        usage=usage,
+    )
 
 
 def render(wire: WireName, body: Object, *, usage: bool = True) -> bytes:

@@ -38,8 +38,8 @@ def written(name: str, value: Json) -> bytes:
 class Relay(ABC):
     """Passes one answer on to the client. Lives as long as that answer, which may take several upstream replies (rounds)."""
 
-    __slots__ = ("_assembler", "_head", "_heard", "_hold_hosted", "_hold_text", "_kept", "_out", "_over", "_passing",
-                 "_tell_usage", "_usage", "held_bytes", "released")  # fmt: skip
+    __slots__ = ("_assembler", "_head", "_heard", "_hold_hosted", "_hold_text", "_hold_thoughts", "_kept", "_out", "_over",
+                 "_passing", "_size", "_tell_usage", "_usage", "held_bytes", "released")  # fmt: skip
 
     wire: ClassVar[WireName]
 
@@ -49,11 +49,13 @@ class Relay(ABC):
         hold_text: bool,
         passing: Collection[str] = (),
         hold_hosted: bool = True,
+        hold_thoughts: bool = True,
         head: Mapping[str, Json] = NOTHING,
         usage: bool = True,
     ) -> None:
         self._hold_text = hold_text
         self._hold_hosted = hold_hosted
+        self._hold_thoughts = hold_thoughts
         self._passing = passing
         self._head: Object = dict(head)
         """Fields of the reply itself that the gateway says instead of the provider (`model` …)."""
@@ -64,6 +66,8 @@ class Relay(ABC):
         """Where the wire lets the caller choose: whether it asked for the usage."""
         self._usage: Json = None
         self._over = False
+        self._size = 0
+        """Of the event that is looked at."""
         self.held_bytes = 0
         """Of events that came and were not passed on whole."""
         self.released = False
@@ -170,8 +174,9 @@ class Relay(ABC):
         if self._over:
             raise WireError("the message has ended, and more came")
         for event, said in self._heard:
+            self._size = len(event.data)
             if not self._pass(said):
-                self.held_bytes += len(event.data)
+                self.held_bytes += self._size
         self._heard.clear()
 
     def _given(self) -> bytes:

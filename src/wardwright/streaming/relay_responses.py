@@ -1,7 +1,7 @@
 """OpenAI Responses streams on their way to the client.
 
 Items have an order that means something, so they pass as long as all before them passed: the first that must wait holds back those
-behind it. The client's numbers (`output_index`, `sequence_number`) have no gaps, over all rounds, and the final response repeats
+behind it. Reasoning passes with the item it led to, for a provider refuses it without. The client's numbers (`output_index`, `sequence_number`) have no gaps, over all rounds, and the final response repeats
 exactly the items that the client was given.
 """
 
@@ -47,7 +47,7 @@ class ResponsesRelay(Relay):
     """As `Relay`."""
 
     __slots__ = ("_begun", "_end", "_ids", "_kinds", "_numbers", "_opening", "_output", "_passed", "_renamed", "_same",
-                 "_seen", "_sequence")  # fmt: skip
+                 "_seen", "_sequence", "_waiting", "_waits")  # fmt: skip
 
     wire = "responses"
 
@@ -65,6 +65,10 @@ class ResponsesRelay(Relay):
         self._renamed: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
         """Items of the current reply that passed: the provider's number -> the client's. Always the first ones."""
+        self._waits: list[Object] = []
+        """Reasoning behind those items that waits for what follows it."""
+        self._waiting: list[tuple[int, Object, int]] = []
+        """Its events: number of the item, what is said, size."""
         self._kinds: list[Json] = []
         """Of those items, the types."""
         self._seen: set[int] = set()
@@ -81,16 +85,14 @@ class ResponsesRelay(Relay):
         index = said.get("output_index")
         kind = str(said["type"])
         if isinstance(index, int):
-            if kind == "response.output_item.added" and not self._open(index, said.get("item")):
-                return False
-            number = self._numbers.get(index)
-            if number is None:
-                return False
-            said["output_index"] = number
-            if index in self._renamed:
-                self._rename(said, self._renamed[index])
-            self._emit(said)
-            return True
+            if kind == "response.output_item.added":
+                self._open(index, said.get("item"))
+            if index in self._numbers:
+                self._go(index, said)
+                return True
+            if index < len(self._numbers) + len(self._waits):
+                self._waiting.append((index, said, self._size))
+            return False
         if kind in _OPENING:
             if not self._begun:
                 self._learn(said.get("response"))
@@ -101,23 +103,45 @@ class ResponsesRelay(Relay):
             return False
         return True
 
-    def _open(self, index: int, item: Json) -> bool:
+    def _open(self, index: int, item: Json) -> None:
+        """Decides whether an item passes before the ruling."""
         self._seen.add(index)
-        if self._kept or index != len(self._numbers) or not isinstance(item, dict) or not self._may(item.get("type")):
-            return False
-        number = len(self._output) + len(self._numbers)
-        name = self._name(item)
-        if name != item.get("id"):
-            self._renamed[index] = name
-        self._numbers[index] = number
-        self._kinds.append(item.get("type"))
-        return True
+        if self._kept or index != len(self._numbers) + len(self._waits) or not isinstance(item, dict):
+            return
+        kind = item.get("type")
+        if kind == "reasoning":
+            self._waits.append(item)
+            if not self._hold_thoughts:
+                self._let_go()
+        elif not self._hold_text if kind == "message" else not self._hold_hosted and kind not in _NEVER:
+            self._waits.append(item)
+            self._let_go()
 
-    def _may(self, kind: Json) -> bool:
-        """Whether an item passes before the ruling."""
-        if kind == "message":
-            return not self._hold_text
-        return kind == "reasoning" or (kind not in _NEVER and not self._hold_hosted)
+    def _let_go(self) -> None:
+        """What waited passes."""
+        for item in self._waits:
+            index = len(self._numbers)
+            name = self._name(item)
+            if name != item.get("id"):
+                self._renamed[index] = name
+            self._numbers[index] = len(self._output) + index
+            self._kinds.append(item.get("type"))
+        self._waits = []
+        waiting, self._waiting = self._waiting, []
+        for index, said, size in waiting:
+            self.held_bytes -= size
+            self._go(index, said)
+
+    def _go(self, index: int, said: Object) -> None:
+        said["output_index"] = self._numbers[index]
+        name = self._renamed.get(index)
+        if name is not None:
+            if "item_id" in said:
+                said["item_id"] = name
+            item = said.get("item")
+            if isinstance(item, dict):
+                said["item"] = {**item, "id": name}
+        self._emit(said)
 
     def _name(self, item: Object) -> str:
         """An id that no other item of the answer has: some providers give every reply the same ones."""
@@ -129,13 +153,6 @@ class ResponsesRelay(Relay):
             unique = f"{name}_{number}"
         self._ids.add(unique)
         return unique
-
-    def _rename(self, said: Object, name: str) -> None:
-        if "item_id" in said:
-            said["item_id"] = name
-        item = said.get("item")
-        if isinstance(item, dict):
-            said["item"] = {**item, "id": name}
 
     def _emit(self, event: Object) -> None:
         if self._opening:
@@ -152,7 +169,7 @@ class ResponsesRelay(Relay):
 
     def _learn(self, response: Json) -> None:
         if isinstance(response, dict) and not self._same:
-            self._same = {key: response[key] for key in ("id", "created_at") if key in response}
+            self._same = {key: response[key] for key in ("id", "created_at", "model") if key in response}
 
     def _response(self, response: Json) -> Object:
         given: Object = {}
@@ -175,6 +192,7 @@ class ResponsesRelay(Relay):
         self._items(body)
         self._begun = True
         self._numbers, self._kinds, self._renamed, self._seen = {}, [], {}, set()
+        self._waits, self._waiting = [], []
 
     def _items(self, body: Object) -> None:
         self._output += self._passed
