@@ -44,6 +44,7 @@ _SEPARATOR: Final = "\x1f"
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 _MAX_SECRET: Final = 65_536
+_MAX_TENANTS: Final = 1_024
 
 _sha256 = hashlib.sha256
 
@@ -164,9 +165,9 @@ class Generation:
 
 
 class _Ring:
-    """What a ring's text says; never changed once read."""
+    """What a ring's text says; never changed once read. `tenants` only remembers what was derived."""
 
-    __slots__ = ("admin_hash", "by_id", "digests", "generations")
+    __slots__ = ("admin_hash", "by_id", "digests", "generations", "tenants")
 
     def __init__(
         self, digests: tuple[Generation, ...], generations: tuple[Generation, ...], admin_hash: str = ""
@@ -174,6 +175,7 @@ class _Ring:
         self.digests = tuple(sorted(digests, key=lambda one: one.at_ms))
         self.generations = generations
         self.admin_hash = admin_hash
+        self.tenants: dict[tuple[str, str], bytes] = {}
         self.by_id = {bytes.fromhex(one.id): one for one in generations}
 
     def dump(self) -> bytes:
@@ -280,15 +282,22 @@ class Keyring:
         or a new session id would escape it. `since_ms`: when the session began (`Head.since_ms`; now for a new one), so that a
         running session keeps the digests it has when the digest secret is replaced. None: the ring's first secret, always.
         """
-        digests = self._ring.digests
-        secret = digests[0].secret
-        if since_ms is not None and len(digests) > 1:
-            for one in digests:
+        ring = self._ring
+        used = ring.digests[0]
+        if since_ms is not None and len(ring.digests) > 1:
+            for one in ring.digests:
                 if one.at_ms <= since_ms:
-                    secret = one.secret
+                    used = one
         parts = scope.split(_SEPARATOR, 2)
         tenant = parts[1] if len(parts) > 1 else scope
-        return hmac.digest(secret, b"digest\n" + tenant.encode("utf-8", "surrogatepass"), "sha256")
+        key = ring.tenants.get((used.id, tenant))
+        if key is None:
+            key = hmac.digest(used.secret, b"digest\n" + tenant.encode("utf-8", "surrogatepass"), "sha256")
+            if len(ring.tenants) >= _MAX_TENANTS:
+                # Callers may be let to name tenants.
+                ring.tenants.clear()
+            ring.tenants[(used.id, tenant)] = key
+        return key
 
     def stable_key(self, purpose: str) -> bytes:
         """A key for one purpose (redaction of exports, handles of approvals …) that stays the same for the ring's whole life."""
