@@ -1,0 +1,902 @@
+"""One exchange: a request judged, sent on, its reply judged and released. The only place where the gateway's effects happen, in order.
+
+    gate(request) → splice → route → mediate → provider → gate(reply) → server tools, gate(result) → again, or release
+
+Invariants (tests cite the numbers):
+ X1. Nothing reaches a provider before the request's ruling is committed, nothing of a reply that policy may refuse reaches the
+     caller before the reply's ruling is: text passes at once only if no rule reads it, calls never do.
+ X2. Every exchange that was judged ends in exactly one receipt, committed before the caller's answer ends.
+ X3. What is sent on is what was read, written anew; never the caller's bytes.
+ X4. A provider that fails is replaced within the ruling, and only while nothing has been released.
+ X5. A refusal after the first released byte is an error event of the caller's wire, and the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast
+
+import orjson
+
+from wardwright import approvals, mediation, receipts, routing
+from wardwright.alerts import Alerts
+from wardwright.approvals import Held
+from wardwright.deployment import Deployment, ModelSettings
+from wardwright.errors import GovernanceUnavailable, ProviderFailed, SealedMissing, WardwrightError, WireError
+from wardwright.gates import Gates, Kept, Verdict
+from wardwright.gateway import passes
+from wardwright.history import EMPTY_SCOPE, ReceiptRow, RegisterKey, ScopeState, scope_key
+from wardwright.keys import Keyring
+from wardwright.metrics import Metrics
+from wardwright.overlay import Overlay
+from wardwright.policy.arbitrate import transformed
+from wardwright.policy.compile import ModelPlan, Target
+from wardwright.policy.rules import CallRuling, Ruling
+from wardwright.providers import Provider, Response
+from wardwright.receipts import Judged, Outcome
+from wardwright.server_tools import ServerContext, ServerTools
+from wardwright.sessions import Sessions
+from wardwright.store import SealedRow
+from wardwright.streaming import Relay, StreamTranslator, relay_for, render
+from wardwright.wire import anthropic, body, chat_completions, edit, responses, translate
+from wardwright.wire.edit import Splice, SplicedCall, ToolAnswer
+from wardwright.wire.refusal import Refusal, RefusalKind
+from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn, Usage, WireName
+
+SPLICES: Final[RegisterKey] = ("gateway", "splices")
+"""The session's register that names its splices: a call of each released reply that others were taken out of."""
+MAX_SPLICES: Final = 64
+
+_WIRES: Final[Mapping[str, Any]] = {
+    "chat_completions": chat_completions,
+    "responses": responses,
+    "anthropic": anthropic,
+}
+
+Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
+
+
+class Sink(Protocol):
+    """Where the answer goes: the HTTP layer's side of one request."""
+
+    async def start(self, status: int, headers: Sequence[tuple[str, str]], *, stream: bool) -> None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def finish(self, data: bytes = b"") -> None: ...
+
+
+@dataclass(slots=True)
+class Inbound:
+    """One request, read and authenticated."""
+
+    wire: WireName
+    raw: bytes
+    body: dict[str, Any]
+    turn: Turn
+    """As the wire said it, without caller."""
+    caller: Caller
+    """With what the key pins and the headers may say; `session_id` as claimed, or empty."""
+    claims_trusted: bool = False
+    approval: str = ""
+    """Handle of a held reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is in force. Replaced whole, so that an exchange sees one state from its begin to its end."""
+
+    deployment: Deployment
+    providers: Mapping[str, Provider]
+    server_tools: Mapping[str, ServerTools]
+
+
+@dataclass(slots=True)
+class Gateway:
+    """What all exchanges share."""
+
+    live: Live
+    gates: Gates
+    sessions: Sessions
+    keyring: Keyring
+    overlay: Overlay
+    alerts: Alerts
+    metrics: Metrics
+    now_ms: Callable[[], int]
+    monotonic: Callable[[], float]
+
+
+class Refused(Exception):
+    """Ends an exchange: what the caller is told, and what its receipt says."""
+
+    def __init__(self, refusal: Refusal, status: receipts.Status, *, recorded: bool = False) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+        self.status: receipts.Status = status
+        self.recorded = recorded
+        """The receipt is committed already, with the ruling."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """A reply that was answered by us: what the next request to a provider repeats."""
+
+    reply: dict[str, Any]
+    answers: Mapping[int, ToolAnswer]
+
+
+@dataclass(slots=True)
+class _Reply:
+    body: dict[str, Any]
+    turn: Turn
+    target: Target
+    elapsed_ms: int
+    held: bool = False
+    """It was held for an approval that has come; nobody was asked again."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Lives one request."""
+
+    gateway: Gateway
+    inbound: Inbound
+    sink: Sink
+    live: Live
+    part: ModelPlan
+    receipt_id: str = ""
+    started: bool = False
+    """Something was sent: a refusal can only be an event now."""
+    judged: list[Judged] = field(default_factory=list[Judged])
+    attempts: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    runs: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    mediated: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rounds: list[_Round] = field(default_factory=list[_Round])
+    selected: str = ""
+    recorded: bool = False
+    relay: Relay | None = None
+    injected: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
+    shown: frozenset[str] = frozenset()
+    splices: tuple[Splice, ...] = ()
+    request_digest: str = ""
+    key: bytes = b""
+    """The session's digest key."""
+    session: ScopeState = EMPTY_SCOPE
+    """What it was before this request."""
+    fresh: bool = True
+    """`inbound.body` is as it was read: nobody has prepared it for a target yet."""
+
+    # the main sequence
+
+    async def run(self) -> None:
+        """Answers the request. Raises nothing but cancellation."""
+        self.receipt_id = receipts.receipt_id(self.gateway.now_ms(), os.urandom(10))
+        try:
+            await self._sequence()
+        except Refused as refused:
+            await self._refuse(refused)
+        except WireError as error:
+            await self._refuse(
+                Refused(self._refusal(error.status, "invalid_request_error", error.code, str(error)), "failed")
+            )
+        except WardwrightError as error:
+            unavailable = Refusal(503, "governance_unavailable", "governance_unavailable", _told(error))
+            await self._refuse(Refused(unavailable, "unavailable"))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._abandoned())
+            raise
+        except Exception as error:  # noqa: BLE001
+            # INVARIANT: G19, whatever fails here lets nothing pass, and is told as an outage.
+            self.gateway.metrics.failed(error)
+            unavailable = Refusal(503, "governance_unavailable", "governance_unavailable", "The gateway failed.")
+            await self._refuse(Refused(unavailable, "unavailable"))
+
+    async def _sequence(self) -> None:
+        turn = await self._identify()
+        held = self._held_for(turn)
+        request = await self._gate_request(turn, held)
+        if held is not None and held.reply:
+            self._check_verdict(held)
+        await self._read_splices(turn)
+        reply = self._approved(held) if held is not None and held.reply else await self._ask(turn, request)
+        while True:
+            verdict, step = await self._gate_reply(turn, request, reply, held)
+            if step == "release":
+                return await self._release(reply, verdict.ruling)
+            if step == "again":
+                await self._answer(turn, request, reply, verdict.ruling)
+            if self.relay is not None:
+                self.relay.next_round()
+            route = verdict.ruling if step == "reask" else request
+            reply = await self._ask(turn, route)
+
+    # who, and may they
+
+    async def _identify(self) -> Turn:
+        gateway, inbound = self.gateway, self.inbound
+        turn = inbound.turn
+        part = self.part
+        caller = await gateway.sessions.join(inbound.caller, turn)
+        if part.require_session and not inbound.caller.session_id and caller.session_id.startswith("ses_"):
+            message = (
+                "This model needs a session: send the header X-Wardwright-Session-Id, the same for one conversation."
+            )
+            raise Refused(
+                self._refusal(400, "invalid_request_error", "session_required", message), "failed", recorded=True
+            )
+        turn.caller = caller
+        turn.claims_trusted = inbound.claims_trusted
+        settings = self._settings
+        if settings.server_tools:
+            turn.server_tools = frozenset(spec.name for spec in self._server_tools().specs()) - gateway.overlay.off(
+                part.model_id
+            )
+            if turn.server_tools and _choices(inbound.body) > 1:
+                raise WireError("'n' above 1 cannot be used with server tools; ask for one choice")
+        return turn
+
+    @property
+    def _settings(self) -> ModelSettings:
+        return self.live.deployment.models[self.part.model_id]
+
+    def _server_tools(self) -> ServerTools:
+        return self.live.server_tools[self.part.model_id]
+
+    # the request's gate
+
+    async def _gate_request(self, turn: Turn, held: Held | None) -> Ruling:
+        gateway = self.gateway
+        stop = gateway.overlay.stopped(turn.caller, [tool.name for tool in turn.tools])
+        if held is not None and not held.reply and self._verdict(held) == "approved":
+            turn.approvals = held.keys
+
+        def keep(verdict: Verdict) -> Kept:
+            ruling = verdict.ruling
+            self.session, self.key = verdict.session, verdict.key
+            used = approvals.used(held) if held is not None and turn.approvals else ()
+            if stop is None and passes(ruling):
+                return Kept(unseal=used)
+            self.judged = [Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us)]
+            if stop is None and ruling.decision == "require_approval":
+                return self._hold(turn, ruling, None, verdict.at_ms)
+            return Kept(self._receipt("blocked", 403), unseal=used)
+
+        verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
+        ruling = verdict.ruling
+        self._settle(turn, verdict)
+        if stop is not None:
+            refusal = self._refusal(403, "policy_violation", "emergency_stop", stop)
+            raise Refused(refusal, "blocked", recorded=True)
+        if not passes(ruling):
+            raise self._denied(turn, ruling)
+        return ruling
+
+    def _settle(self, turn: Turn, verdict: Verdict) -> None:
+        """What follows a committed ruling whatever it was."""
+        gateway, ruling = self.gateway, verdict.ruling
+        if not self.judged or self.judged[-1].ruling is not ruling:
+            self.judged.append(Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us))
+        gateway.metrics.decided(ruling.gate, ruling.decision, verdict.elapsed_us)
+        for finding in ruling.alerts:
+            gateway.alerts.emit(
+                {
+                    "at_ms": verdict.at_ms,
+                    "rule_id": finding.rule_id,
+                    "message": finding.message,
+                    "model": turn.model,
+                    "tenant": turn.caller.tenant,
+                    "session_id": turn.caller.session_id,
+                    "receipt_id": self.receipt_id,
+                }
+            )
+
+    # approvals
+
+    def _held_for(self, turn: Turn) -> Held | None:
+        """What waits for an approval of just this request, if anything does."""
+        part, inbound = self.part, self.inbound
+        if not inbound.approval and part.model_id not in self.live.deployment.approving:
+            return None
+        scope = scope_key("session_id", turn.caller)
+        handle = inbound.approval or self._handle(turn)
+        held = approvals.find(self.gateway.gates.store, self.gateway.keyring, scope, handle, self.gateway.now_ms())
+        if held is None and inbound.approval:
+            message = "This approval is not known here: it has expired, was used, or belongs to another session. Send the request without it."
+            raise Refused(self._refusal(410, "approval_required", "sealed_missing", message), "blocked", recorded=True)
+        if held is not None and held.request_digest != self._digest():
+            if inbound.approval:
+                message = "This approval is for another request. Send the request that was held, unchanged."
+                raise Refused(
+                    self._refusal(403, "approval_required", "approval_mismatch", message), "blocked", recorded=True
+                )
+            return None
+        return held
+
+    def _digest(self) -> str:
+        """Name of this request, whatever its layout."""
+        if not self.request_digest:
+            read = self.inbound.body if self.fresh else body.read(self.inbound.raw)
+            written = orjson.dumps(read, option=orjson.OPT_SORT_KEYS)
+            self.request_digest = hmac.digest(self.gateway.keyring.stable_key("request"), written, "sha256").hex()[:32]
+        return self.request_digest
+
+    def _handle(self, turn: Turn) -> str:
+        return approvals.handle_of(self.gateway.keyring, scope_key("session_id", turn.caller), self._digest())
+
+    def _verdict(self, held: Held) -> str:
+        gateway = self.gateway
+        store, now = gateway.gates.store, gateway.now_ms()
+        return approvals.verdict(store, gateway.keyring, held.scope, held.handle, now, held).status
+
+    def _check_verdict(self, held: Held) -> None:
+        said = self._verdict(held)
+        if said == "approved":
+            return
+        word = "still waits for an operator's approval" if said == "pending" else "was rejected by an operator"
+        hint = "Send the same request again later." if said == "pending" else "Do something else."
+        refusal = self._refusal(403, "approval_required", f"approval_{said}", f"This reply {word}. {hint}")
+        refusal.approval = held.handle
+        raise Refused(refusal, "held" if said == "pending" else "blocked")
+
+    def _approved(self, held: Held) -> _Reply:
+        wire = _WIRES[self.inbound.wire]
+        if self.inbound.turn.stream:
+            self.relay = self._new_relay()
+        turn: Turn = wire.parse_reply(held.reply)
+        target = self._target(str(held.further.get("target", "")))
+        self.selected = target.model
+        return _Reply(held.reply, turn, target, 0, held=True)
+
+    def _target(self, model: str) -> Target:
+        part = self.part
+        return next((one for one in part.targets if one.model == model), part.targets[0])
+
+    def _hold(self, turn: Turn, ruling: Ruling, reply: dict[str, Any] | None, at_ms: int) -> Kept:
+        keys = tuple(
+            dict.fromkeys(
+                one.key
+                for one in ruling.findings
+                if one.effect == "require_approval" and one.enforced and not one.lifted
+            )
+        )
+        waiting: list[dict[str, str]] = []
+        for call in ruling.calls:
+            item = turn.items[call.item] if 0 <= call.item < len(turn.items) else None
+            if call.status == "require_approval" and isinstance(item, CallItem):
+                waiting.append(
+                    {
+                        "name": call.name,
+                        "arguments": item.arguments,
+                        "rule_id": call.rules[0] if call.rules else ruling.rule_id,
+                        "message": call.message,
+                    }
+                )
+        request = self.judged[0].turn
+        held = Held(
+            handle=self._handle(request),
+            scope=scope_key("session_id", request.caller),
+            wire=self.inbound.wire,
+            model=request.model,
+            stream=request.stream,
+            request_digest=self._digest(),
+            plan_hash=ruling.plan_hash,
+            principal=request.caller.principal,
+            keys=keys,
+            calls=tuple(waiting),
+            reply=reply,
+            receipt_id=self.receipt_id,
+            expires_at_ms=at_ms + self.live.deployment.limits.approval_expiry_ms,
+            gate=ruling.gate,
+            held_at_ms=at_ms,
+            message=ruling.message,
+            further={"target": self.selected},
+        )
+        return Kept(self._receipt("held", 403), seal=approvals.rows(self.gateway.keyring, held))
+
+    # asking a provider
+
+    async def _ask(self, turn: Turn, ruling: Ruling) -> _Reply:
+        """A reply in the caller's wire, from the first target that gives one."""
+        gateway, part = self.gateway, self.part
+        selection = routing.choose(
+            part.targets,
+            ruling.route,
+            needs_tools=bool(turn.tools),
+            tokens=routing.estimate(len(self.inbound.raw)),
+            open=lambda target: self.live.providers[target.provider].blocked(target.model),
+        )
+        self.attempts += selection.skipped
+        failed: ProviderFailed | None = None
+        for target in selection.order:
+            began = gateway.monotonic()
+            try:
+                reply = await self._ask_target(turn, target)
+            except ProviderFailed as error:
+                failed = error
+                self._attempted(target, "failed", began, reason=str(error))
+                if not error.retryable or (self.relay is not None and self.relay.released):
+                    break  # X4
+                continue
+            self._attempted(target, "answered", began)
+            return reply
+        if failed is None:
+            reasons = "; ".join(f"{one['model']}: {one['reason']}" for one in selection.skipped) or "no target is left"
+            refusal = self._refusal(503, "upstream_error", "no_target", f"No model can take this request ({reasons}).")
+            raise Refused(refusal, "failed")
+        # A request that the provider calls wrong is for the caller to mend; everything else is a bad gateway.
+        status = failed.status if failed.kind != "status" or not failed.retryable else 502
+        raise Refused(self._refusal(status, "upstream_error", f"provider_{failed.kind}", str(failed)), "failed")
+
+    def _attempted(self, target: Target, status: str, began: float, reason: str = "") -> None:
+        elapsed = self.gateway.monotonic() - began
+        self.gateway.metrics.upstream(target.provider, status, elapsed)
+        attempt: dict[str, Any] = {
+            "model": target.model,
+            "provider": target.provider,
+            "status": status,
+            "elapsed_ms": int(elapsed * 1000),
+        }
+        if reason:
+            attempt["reason"] = reason
+        self.attempts.append(attempt)
+
+    def _build(self, turn: Turn, target: Target, upstream: Provider) -> tuple[WireName, bytes]:
+        """What this target is sent: the request mediated, with the rounds before it, in the provider's wire."""
+        inbound = self.inbound
+        edits = edit.of(inbound.wire)
+        # Whoever prepared it for another target has changed it: read it anew.
+        request = inbound.body if self.fresh else body.read(inbound.raw)
+        self.fresh = False
+        edits.forget(request)
+        if self.splices:
+            edits.splice(request, self.splices)
+        part = self.part
+        settings = self._settings
+        prepared = mediation.prepare(
+            request,
+            inbound.wire,
+            turn,
+            self.judged[0].ruling,
+            mediation=settings.mediation,
+            tools_ok=target.tools,
+            server_tools=self._server_tools().specs() if settings.server_tools else (),
+            off=self.gateway.overlay.off(part.model_id),
+            advertised=self._advertised(),
+        )
+        request, self.injected = prepared.body, prepared.injected
+        self.hidden, self.shown = prepared.hidden, prepared.shown
+        self.mediated = prepared.record
+        for one in self.rounds:
+            request = edits.answered(request, one.reply, one.answers)
+            edits.relax(request)
+        wire = upstream.wire_for(inbound.wire)
+        if wire != inbound.wire:
+            request = translate.request(request, inbound.wire, wire)
+        renamed = upstream.ids(_call_ids(turn))
+        if renamed:
+            edit.of(wire).rename_ids(request, renamed)
+        edit.of(wire).set_model(request, target.upstream_model or target.model)
+        return wire, body.write(request)
+
+    def _advertised(self) -> mediation.Advertised | None:
+        settings = self._settings
+        if not settings.server_tools:
+            return None
+        names = [spec.name for spec in self._server_tools().specs()]
+        return mediation.advertise(settings.advertisement, names, [target.tools for target in self.part.targets])
+
+    async def _ask_target(self, turn: Turn, target: Target) -> _Reply:
+        upstream = self.live.providers[target.provider]
+        wire, sent = self._build(turn, target, upstream)
+        began = perf_counter_ns()
+        response = await upstream.send(wire, sent, stream=turn.stream, model=target.model)
+        try:
+            self.selected = target.model
+            if turn.stream:
+                reply = await self._relay_reply(response, wire)
+            else:
+                reply = await self._whole_reply(response, wire)
+        finally:
+            response.close()
+        given, parsed = reply
+        return _Reply(given, parsed, target, (perf_counter_ns() - began) // 1_000_000)
+
+    async def _whole_reply(self, response: Response, wire: WireName) -> tuple[dict[str, Any], Turn]:
+        inbound = self.inbound
+        try:
+            given = body.read(await response.read(body.MAX_BYTES))
+            if wire != inbound.wire:
+                given = translate.reply(given, wire, inbound.wire)
+            return given, _WIRES[inbound.wire].parse_reply(given)
+        except WireError as error:
+            raise ProviderFailed("broken", f"The provider's reply cannot be read: {error}") from error
+
+    def _new_relay(self) -> Relay:
+        part = self.part
+        options = self.inbound.body.get("stream_options")
+        usage = isinstance(options, dict) and bool(cast("dict[str, Any]", options).get("include_usage"))
+        return relay_for(self.inbound.wire, hold_text=part.model_id in self.live.deployment.holding, usage=usage)
+
+    async def _relay_reply(self, response: Response, wire: WireName) -> tuple[dict[str, Any], Turn]:
+        inbound, limits = self.inbound, self.live.deployment.limits
+        relay = self.relay
+        if relay is None or (not self.rounds and not relay.released):
+            relay = self.relay = self._new_relay()
+        translator = None if wire == inbound.wire else StreamTranslator(wire, inbound.wire)
+        try:
+            async for chunk in response.chunks():
+                data = chunk if translator is None else translator.feed(chunk)
+                shown = relay.feed(data)
+                if shown:
+                    await self._send(shown)
+                if relay.held_bytes > limits.held_bytes:
+                    message = "The reply is longer than what can be held until it is judged. Ask for less at once."
+                    raise Refused(self._refusal(403, "policy_violation", "held_too_long", message), "blocked")
+            shown = relay.feed(translator.close()) if translator is not None else b""
+            shown += relay.close()
+            if shown:
+                await self._send(shown)
+            if not relay.complete:
+                said = relay.errors[0].get("message", "") if relay.errors else "it ended before its end"
+                raise ProviderFailed("broken", f"The provider's stream broke: {said}")
+            return relay.body(), relay.turn()
+        except WireError as error:
+            raise ProviderFailed("broken", f"The provider's stream cannot be read: {error}") from error
+
+    # the reply's gate
+
+    async def _gate_reply(
+        self, request_turn: Turn, request: Ruling, reply: _Reply, held: Held | None
+    ) -> tuple[Verdict, Next]:
+        gateway = self.gateway
+        turn = reply.turn
+        turn.model, turn.caller, turn.tools = request_turn.model, request_turn.caller, request_turn.tools
+        turn.stream, turn.target, turn.elapsed_ms = request_turn.stream, reply.target.model, reply.elapsed_ms
+        turn.request, turn.server_tools = request.request, self.injected
+        turn.response_format = request_turn.response_format
+        turn.released = self.relay is not None and self.relay.released
+        turn.claims = None
+        turn.usage = _priced(turn.usage, reply.target)
+        if reply.held and held is not None:
+            turn.approvals = held.keys
+        step: Next = "refuse"
+        before = list(self.judged)
+
+        def keep(verdict: Verdict) -> Kept:
+            nonlocal step
+            ruling = verdict.ruling
+            if self.hidden:
+                ruling.calls = mediation.deny_hidden(
+                    ruling.calls, self.hidden, catalog=self.part.catalog, shown=self.shown
+                )
+            step = self._next(ruling)
+            self.judged = [*before, Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us)]
+            unseal = approvals.used(held) if reply.held and held is not None else ()
+            if step == "release":
+                kept = self._splice_rows(turn, ruling, {}, verdict)
+                if not self._ours(ruling):
+                    kept.receipt = self._receipt("released", 200)
+                kept.unseal = unseal
+                return kept
+            if step == "hold":
+                return self._hold(turn, ruling, reply.body, verdict.at_ms)
+            if step == "refuse":
+                return Kept(self._receipt("blocked", 403), unseal=unseal)
+            return Kept(unseal=unseal)
+
+        verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
+        self._settle(turn, verdict)
+        if step in ("hold", "refuse"):
+            raise self._denied(request_turn, verdict.ruling)
+        return verdict, step
+
+    def _next(self, ruling: Ruling) -> Next:
+        """What follows from a reply's ruling. Pure, so that it can be asked before the commit."""
+        if ruling.decision == "block":
+            return "refuse"
+        statuses = {call.status for call in ruling.calls}
+        more = len(self.rounds) < self.live.deployment.limits.rounds
+        if ruling.reask:
+            return "reask" if more else "refuse"
+        if ruling.decision == "require_approval" or "require_approval" in statuses:
+            return "hold"
+        if "allow" in statuses:
+            if any(call.status == "allow" and call.name not in self.injected for call in ruling.calls):
+                return "release"
+            return "again" if more else "refuse"
+        if ruling.calls:
+            return "again" if more else "refuse"
+        return "release" if passes(ruling) else "refuse"
+
+    def _ours(self, ruling: Ruling) -> list[CallRuling]:
+        """Calls of a reply that this gateway runs."""
+        return [call for call in ruling.calls if call.status == "allow" and call.name in self.injected]
+
+    async def _answer(self, request_turn: Turn, request: Ruling, reply: _Reply, ruling: Ruling) -> None:
+        """Every call of a reply that none is left for the caller of: run here, or answered with why not. Then the model goes on."""
+        answers = await self._answers(request_turn, request, reply, ruling)
+        named = tuple(replace(call, status="allow") for call in ruling.calls)
+        edit.of(self.inbound.wire).keep_calls(reply.body, named)
+        self.rounds.append(_Round(reply.body, answers))
+
+    async def _answers(
+        self, request_turn: Turn, request: Ruling, reply: _Reply, ruling: Ruling
+    ) -> dict[int, ToolAnswer]:
+        answers = {
+            call.item: ToolAnswer(call.call_id, call.message or "This call was denied.", True)
+            for call in ruling.calls
+            if call.status != "allow"
+        }
+        ours = self._ours(ruling)
+        for call, answer in zip(
+            ours,
+            await asyncio.gather(*[self._run_tool(request_turn, request, reply, call) for call in ours]),
+            strict=True,
+        ):
+            answers[call.item] = answer
+        return answers
+
+    async def _run_tool(self, request_turn: Turn, request: Ruling, reply: _Reply, call: CallRuling) -> ToolAnswer:
+        """Runs a server tool and judges its result."""
+        gateway = self.gateway
+        item = reply.turn.items[call.item]
+        assert isinstance(item, CallItem)
+        context = ServerContext(request_turn.caller, request_turn.model, self._report, self.key)
+        began = gateway.monotonic()
+        run = await self._server_tools().run(call.call_id, call.name, item.arguments, context)
+        self.runs.append(run.record)
+        result = Turn(
+            "result",
+            self.inbound.wire,
+            request_turn.model,
+            (
+                CallItem(call.call_id, call.name, item.arguments),
+                ResultItem(call.call_id, run.text, run.is_error, call.name),
+            ),
+            tools=request_turn.tools,
+            caller=request_turn.caller,
+            elapsed_ms=int((gateway.monotonic() - began) * 1000),
+            server_tools=self.injected,
+            request=request.request,
+        )
+        verdict = await gateway.gates.judge(self.live.deployment.plan, result)
+        self._settle(result, verdict)
+        ruling = verdict.ruling
+        if ruling.decision == "block":
+            raise Refused(self._policy(ruling), "blocked")
+        judged = ruling.calls[0] if ruling.calls else None
+        if judged is not None and judged.status != "allow":
+            return ToolAnswer(call.call_id, judged.message or "The result was withheld.", True)
+        return ToolAnswer(call.call_id, transformed(ruling, 1, run.text), run.is_error)
+
+    def _report(self) -> Mapping[str, Any]:
+        """What a caller may know of its own session: states and counts, nothing of anybody else."""
+        request = self.judged[0]
+        return {
+            "session_id": request.turn.caller.session_id,
+            "states": dict(request.ruling.states),
+            "plan_hash": request.ruling.plan_hash,
+            "turn": self.session.head.turn,
+        }
+
+    # splices: what we took out of a reply and put back into the next request
+
+    def _splice_rows(self, turn: Turn, ruling: Ruling, answers: Mapping[int, ToolAnswer], verdict: Verdict) -> Kept:
+        """Remembers the calls that the caller will not see, beside one that it will."""
+        kept = [call for call in ruling.calls if call.status == "allow" and call.name not in self.injected]
+        gone = [call for call in ruling.calls if call not in kept]
+        if not gone or not kept:
+            return Kept()
+        names = verdict.session.registers.get(SPLICES, ())
+        names = (*names, kept[0].call_id)[-MAX_SPLICES:]
+        sealed = () if self._ours(ruling) and not answers else (self._splice_row(turn, ruling, answers, verdict.at_ms),)
+        return Kept(seal=sealed, registers={SPLICES: names})
+
+    def _splice_row(self, turn: Turn, ruling: Ruling, answers: Mapping[int, ToolAnswer], at_ms: int) -> SealedRow:
+        gone: list[dict[str, Any]] = []
+        siblings: list[str] = []
+        for call in ruling.calls:
+            if call.status == "allow" and call.name not in self.injected:
+                siblings.append(call.call_id)
+                continue
+            item = cast("CallItem", turn.items[call.item])
+            answer = answers.get(call.item) or ToolAnswer(call.call_id, call.message or "This call was denied.", True)
+            gone.append(
+                {
+                    "id": call.call_id,
+                    "name": call.name,
+                    "arguments": item.arguments,
+                    "result": answer.text,
+                    "is_error": answer.is_error,
+                }
+            )
+        scope = scope_key("session_id", turn.caller)
+        name = f"splice:{siblings[0]}"
+        plain = orjson.dumps({"siblings": siblings, "calls": gone})
+        sealed = self.gateway.keyring.seal(plain, f"{scope}\n{name}".encode())
+        return SealedRow(scope, name, at_ms + self.live.deployment.limits.splice_expiry_ms, sealed)
+
+    async def _read_splices(self, turn: Turn) -> None:
+        names = self.session.registers.get(SPLICES)
+        if not names:
+            return
+        present = set(_call_ids(turn))
+        scope = scope_key("session_id", turn.caller)
+        found: list[Splice] = []
+        for name in names:
+            if name not in present:
+                continue
+            try:
+                row = await self.gateway.gates.ask(
+                    self.gateway.gates.store.sealed, scope, f"splice:{name}", self.gateway.now_ms()
+                )
+            except SealedMissing:
+                continue  # expired: the provider sees the reply as the caller does
+            said = orjson.loads(self.gateway.keyring.unseal(row.body, f"{scope}\nsplice:{name}".encode()))
+            found.append(Splice(tuple(said["siblings"]), tuple(SplicedCall(**call) for call in said["calls"])))
+        self.splices = tuple(found)
+
+    # ends
+
+    async def _release(self, reply: _Reply, ruling: Ruling) -> None:
+        """The reply, without what was denied or run here, to the caller."""
+        ours = self._ours(ruling)
+        if ours:
+            # Mixed: ours have run before the caller sees theirs, and their results wait for the next request.
+            request_turn, request = self.judged[0].turn, self.judged[0].ruling
+            answers = await self._answers(request_turn, request, reply, ruling)
+            seal = (self._splice_row(reply.turn, ruling, answers, self.gateway.now_ms()),)
+            await self.gateway.gates.record(Kept(self._receipt("released", 200), seal=seal))
+        self.recorded = True
+        calls = tuple(
+            replace(call, status="deny_call") if call.status == "allow" and call.name in self.injected else call
+            for call in ruling.calls
+        )
+        caller = self.judged[0].turn.caller
+        self.gateway.sessions.remember(
+            caller.tenant, caller.session_id, [call.call_id for call in calls if call.status == "allow"]
+        )
+        change = partial(transformed, ruling) if ruling.transforms else None
+        edits = edit.of(self.inbound.wire)
+        if self.relay is not None:
+            if reply.held:
+                edits.keep_calls(reply.body, calls)
+                await self._send(render(self.inbound.wire, reply.body))
+            else:
+                await self._send(self.relay.release(calls, change))
+            await self.sink.finish()
+            return
+        if change is not None:
+            edits.rewrite(reply.body, change)
+        edits.keep_calls(reply.body, calls)
+        answer = reply.body
+        for one in reversed(self.rounds):
+            answer = edits.join(one.reply, answer)
+        data = body.write(answer)
+        await self.sink.start(200, self._headers(), stream=False)
+        self.started = True
+        await self.sink.finish(data)
+
+    async def _send(self, data: bytes) -> None:
+        if not data:
+            return
+        if not self.started:
+            self.started = True
+            await self.sink.start(200, self._headers(), stream=True)
+        await self.sink.write(data)
+
+    async def keep_alive(self) -> None:
+        """A comment, so that nobody between here and the caller hangs up while a reply is held."""
+        relay = self.relay
+        if relay is not None:
+            await self._send(relay.keep_alive())
+
+    def _headers(self) -> list[tuple[str, str]]:
+        found = [("x-wardwright-receipt-id", self.receipt_id)]
+        if self.selected:
+            found.append(("x-wardwright-selected-model", self.selected))
+        if session := self.inbound.turn.caller.session_id:
+            found.append(("x-wardwright-session-id", session))
+        return found
+
+    async def _refuse(self, refused: Refused) -> None:
+        """Tells the caller; commits the receipt first where the ruling's commit did not hold it."""
+        refusal = refused.refusal
+        refusal.receipt_id = refusal.receipt_id or self.receipt_id
+        if not refused.recorded and not self.recorded and self.judged:
+            try:
+                await self.gateway.gates.record(Kept(self._receipt(refused.status, refusal.status, refusal.message)))
+            except WardwrightError as error:
+                refusal = Refusal(503, "governance_unavailable", "governance_unavailable", _told(error))
+        self.recorded = True
+        self.gateway.metrics.refused(refusal.kind)
+        wire = self.inbound.wire
+        if self.started:
+            relay = self.relay
+            await self.sink.write(b"" if relay is None else relay.refuse(refusal))
+            await self.sink.finish()
+            return
+        data = orjson.dumps(edit.of(wire).refusal(refusal))
+        await self.sink.start(refusal.status, self._headers(), stream=False)
+        await self.sink.finish(data)
+
+    async def _abandoned(self) -> None:
+        """The caller went away: what was judged is recorded all the same."""
+        if self.judged and not self.recorded:
+            self.recorded = True
+            try:
+                await self.gateway.gates.record(Kept(self._receipt("failed", 499, "The caller went away.")))
+            except WardwrightError as error:
+                self.gateway.metrics.failed(error)
+
+    def _receipt(self, status: receipts.Status, http_status: int, error: str = "") -> ReceiptRow:
+        outcome = Outcome(
+            status,
+            http_status,
+            self.selected,
+            tuple(self.attempts),
+            tuple(self.runs),
+            self.mediated,
+            error,
+        )
+        rules = self.live.deployment.rules[self.part.model_id]
+        made = receipts.build(self.receipt_id, self.judged, outcome, rules, self.key, capture=self._settings.capture)
+        return receipts.record(made)
+
+    def _refusal(self, status: int, kind: RefusalKind, code: str, message: str) -> Refusal:
+        return Refusal(status, kind, code, message, receipt_id=self.receipt_id)
+
+    def _policy(self, ruling: Ruling) -> Refusal:
+        return Refusal(
+            403,
+            "policy_violation",
+            "policy_violation",
+            ruling.message or "This was refused by policy.",
+            ruling.rule_id,
+            self.receipt_id,
+            ruling.blocked_tools,
+        )
+
+    def _denied(self, turn: Turn, ruling: Ruling) -> Refused:
+        """The refusal of a ruling whose receipt is committed."""
+        refusal = self._policy(ruling)
+        waits = any(call.status == "require_approval" for call in ruling.calls)
+        if ruling.decision != "block" and (waits or ruling.decision == "require_approval"):
+            refusal.kind, refusal.code = "approval_required", "approval_required"
+            refusal.approval = self._handle(turn)
+            return Refused(refusal, "held", recorded=True)
+        if ruling.reask or (ruling.decision != "block" and not ruling.message):
+            refusal.message = "The model kept asking for what is not allowed. Ask for something else."
+        return Refused(refusal, "blocked", recorded=True)
+
+
+def _told(error: WardwrightError) -> str:
+    if isinstance(error, GovernanceUnavailable):
+        return f"Nothing passes while the policy engine cannot rule: {error}"
+    return str(error)
+
+
+def _choices(request: Mapping[str, Any]) -> int:
+    asked = request.get("n")
+    return asked if isinstance(asked, int) else 1
+
+
+def _call_ids(turn: Turn) -> list[str]:
+    return [
+        item.id if isinstance(item, CallItem) else item.call_id
+        for item in turn.items
+        if isinstance(item, (CallItem, ResultItem))
+    ]
+
+
+def _priced(usage: Usage | None, target: Target) -> Usage | None:
+    if usage is not None and target.price is not None:
+        usage.price = target.price.of(usage.input_tokens, usage.output_tokens)
+    return usage

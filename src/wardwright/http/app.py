@@ -1,0 +1,233 @@
+"""The door: from an ASGI scope to one exchange. Decides by path which wire speaks, who asks and how much is read; rules on nothing.
+
+On the path of a model's request there is no framework and no middleware; everything else goes to the operators' application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from wardwright.errors import WireError
+from wardwright.exchange import Exchange, Inbound
+from wardwright.http import guard
+from wardwright.http.auth import Principal
+from wardwright.http.service import Service
+from wardwright.wire import anthropic, body, chat_completions, edit, responses
+from wardwright.wire.refusal import Refusal
+from wardwright.wire.turn import WireName
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PATHS: Final[Mapping[str, WireName]] = {
+    "/v1/chat/completions": "chat_completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "anthropic",
+}
+_PARSE: Final[Mapping[WireName, Callable[[dict[str, Any]], Any]]] = {
+    "chat_completions": chat_completions.parse_request,
+    "responses": responses.parse_request,
+    "anthropic": anthropic.parse_request,
+}
+_JSON: Final = (b"content-type", b"application/json")
+_EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_APPROVAL: Final = "x-wardwright-approval"
+
+
+class Sink:
+    """The caller's side of one exchange."""
+
+    __slots__ = ("_send", "open", "status")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.open = True
+
+    async def start(self, status: int, headers: Sequence[tuple[str, str]], *, stream: bool) -> None:
+        self.status = status
+        sent = [_EVENTS if stream else _JSON, *guard.API_HEADERS]
+        sent += [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+
+    async def write(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self, data: bytes = b"") -> None:
+        if self.open:
+            self.open = False
+            await self._send({"type": "http.response.body", "body": data})
+
+
+class App:
+    """The ASGI application. `others` serves whatever is no model's request."""
+
+    def __init__(self, service: Service, others: AsgiApp) -> None:
+        self.service = service
+        self.gateway = service.gateway
+        self._others = others
+        self._under_way = 0
+        self._of_principal: dict[str, int] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wire = PATHS.get(scope["path"]) if scope["type"] == "http" else None
+        if wire is None:
+            await self._others(scope, receive, send)
+            return
+        await self._model(wire, scope, receive, send)
+
+    async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
+        sink = Sink(send)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        limits = self.gateway.live.deployment.limits
+        refusal = guard.check(scope, headers, self.service.hosts, limits.header_bytes)
+        if refusal is None and scope["method"] != "POST":
+            refusal = Refusal(405, "invalid_request_error", "method_not_allowed", "Send this with POST.")
+        if refusal is not None:
+            await self._told(wire, sink, refusal)
+            return
+        peer = scope["client"][0] if scope.get("client") else ""
+        principal = self.service.authenticator.authenticate(headers, peer)
+        if isinstance(principal, Refusal):
+            await self._told(wire, sink, principal)
+            return
+        held = self._of_principal.get(principal.id, 0)
+        if self._under_way >= limits.concurrency or (principal.concurrency and held >= principal.concurrency):
+            message = "Too many requests are under way. Try again in a moment."
+            await self._told(wire, sink, Refusal(429, "rate_limit_error", "too_many_requests", message))
+            return
+        self._under_way += 1
+        self._of_principal[principal.id] = held + 1
+        try:
+            await self._admitted(wire, sink, headers, peer, principal, receive)
+        finally:
+            self._under_way -= 1
+            left = self._of_principal[principal.id] - 1
+            if left:
+                self._of_principal[principal.id] = left
+            else:
+                del self._of_principal[principal.id]
+            self.gateway.metrics.answered(wire, sink.status)
+
+    async def _admitted(
+        self,
+        wire: WireName,
+        sink: Sink,
+        headers: Mapping[str, str],
+        peer: str,
+        principal: Principal,
+        receive: Receive,
+    ) -> None:
+        gateway = self.gateway
+        limits = gateway.live.deployment.limits
+        raw = await read_body(receive, headers, limits.body_bytes, limits.body_ms / 1000)
+        if isinstance(raw, Refusal):
+            await self._told(wire, sink, raw)
+            return
+        caller = self.service.authenticator.caller_for(principal, headers)
+        if isinstance(caller, Refusal):
+            await self._told(wire, sink, caller)
+            return
+        try:
+            given = body.read(raw)
+            turn = _PARSE[wire](given)
+        except WireError as error:
+            refusal = Refusal(error.status, "invalid_request_error", error.code, str(error))
+            await self._told(wire, sink, refusal)
+            return
+        live = gateway.live
+        part = live.deployment.plan.model(turn.model)
+        if part is None or not principal.may_use(turn.model):
+            known = sorted(name for name in live.deployment.plan.models if principal.may_use(name))
+            message = f"There is no model '{turn.model[:64]}' here. Known: {', '.join(known) or 'none'}."
+            await self._told(wire, sink, Refusal(404, "not_found_error", "model_not_found", message))
+            return
+        trusted = turn.claims is not None and self.service.authenticator.claims_trusted(principal, headers, raw, peer)
+        inbound = Inbound(wire, raw, given, turn, caller, trusted, headers.get(_APPROVAL, ""))
+        exchange = Exchange(gateway, inbound, sink, live, part)
+        if turn.stream:
+            await _streamed(exchange, receive, limits.keep_alive_ms / 1000)
+        else:
+            await exchange.run()
+
+    async def _told(self, wire: WireName, sink: Sink, refusal: Refusal) -> None:
+        self.gateway.metrics.refused(refusal.kind)
+        headers = [("retry-after", "1")] if refusal.status == 429 else []
+        await sink.start(refusal.status, headers, stream=False)
+        await sink.finish(orjson.dumps(edit.of(wire).refusal(refusal)))
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], limit: int, seconds: float) -> bytes | Refusal:
+    """The body, or why it is not read: too long, too slow, or gone."""
+    declared = headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > limit:
+        return _too_long(limit)
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        raw: bytes = message.get("body", b"")
+        return raw if len(raw) <= limit else _too_long(limit)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            while message["type"] == "http.request":
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+                if size > limit:
+                    return _too_long(limit)
+                if not message.get("more_body"):
+                    return b"".join(pieces)
+                message = await receive()
+    except TimeoutError:
+        return Refusal(408, "invalid_request_error", "body_too_slow", f"The body took longer than {seconds:g} s.")
+    return Refusal(400, "invalid_request_error", "body_cut", "The connection ended before the body did.")
+
+
+def _too_long(limit: int) -> Refusal:
+    message = f"The body is longer than {limit} bytes. Send less, or ask the operator to raise limits.body_bytes."
+    return Refusal(413, "invalid_request_error", "body_too_large", message)
+
+
+async def _streamed(exchange: Exchange, receive: Receive, quiet: float) -> None:
+    """Runs a streamed exchange while its caller listens: ends it when they hang up, tells them that it lives when nothing comes."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    comments: set[asyncio.Task[None]] = set()
+
+    def remind() -> None:
+        nonlocal timer
+        made = loop.create_task(exchange.keep_alive())
+        comments.add(made)
+        made.add_done_callback(comments.discard)
+        timer = loop.call_later(quiet, remind)
+
+    timer = loop.call_later(quiet, remind)
+    watching = loop.create_task(watch())
+    try:
+        await exchange.run()
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        task.uncancel()
+    finally:
+        timer.cancel()
+        watching.cancel()
+
+
+__all__ = ["PATHS", "App", "AsgiApp", "Sink", "read_body"]

@@ -1,0 +1,269 @@
+"""One process of the gateway: opens what it needs, follows the plan in force, and closes everything in the reverse order.
+
+A plan takes effect whole or not at all: it is compiled, its tools opened and its providers connected before the one before it is let
+go; exchanges under way end with what they began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from wardwright.alerts import Alerts
+from wardwright.config import Config, Problems, load_config, parse_config
+from wardwright.deployment import Deployment, ModelSettings, compile_deployment
+from wardwright.errors import ConfigError, VersionConflict, WardwrightError
+from wardwright.exchange import Gateway, Live
+from wardwright.gates import Gates
+from wardwright.http.auth import Auth, Authenticator, check_binding, compile_auth, is_local
+from wardwright.http.guard import Hosts
+from wardwright.keys import Keyring, KeysUnusable, ring_path
+from wardwright.metrics import Metrics
+from wardwright.overlay import Overlay
+from wardwright.policy.compile import Plan
+from wardwright.providers import Client, Provider, open_providers
+from wardwright.server_tools import ServerTools
+from wardwright.sessions import Sessions
+from wardwright.store import PlanEpoch, Store, open_store
+
+SWEEP_S: Final = 60.0
+EMBEDDED: Final = "starter.yaml"
+
+log = logging.getLogger("wardwright")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A config, ready to be put in force."""
+
+    deployment: Deployment
+    auth: Auth
+
+
+def compile_service(config: Config, now_ms: int | None = None, *, modules_from: Path | None = None) -> Compiled:
+    """Everything a config says, or ConfigError with all that is wrong with it."""
+    problems = Problems(config.file)
+    auth = compile_auth(config.deployment.get("auth"), problems)
+    try:
+        deployment = compile_deployment(config, now_ms, modules_from=modules_from)
+    except ConfigError as error:
+        told = {*error.problems, *problems.errors}
+        raise ConfigError(sorted(told, key=lambda problem: (problem.line, problem.column))) from None
+    if problems.errors:
+        raise ConfigError(problems.errors)
+    return Compiled(deployment, auth)
+
+
+def embedded() -> Config:
+    """The example that is served when nobody names a file."""
+    text = resources.files("wardwright").joinpath(EMBEDDED).read_text("utf-8")
+    return parse_config(text, EMBEDDED)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Service:
+    """Lives as long as the process serves. `open`, then requests, then `close`."""
+
+    def __init__(
+        self,
+        config: Config,
+        database: str,
+        host: str,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.host = host
+        self.now_ms = clock_ms
+        self._environ = environ
+        self._config = config
+        self._database = database
+        self._client: Client | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._retired: list[Live] = []
+        self.admin_token: str | None = None
+        """Generated just now, to be printed once; None when there is one already."""
+        compiled = self._compile(config)
+        refused = check_binding(host, compiled.auth)
+        if refused is not None:
+            raise KeysUnusable(refused)
+        self.keyring = Keyring.load_or_create(ring_path(database), environ)
+        self.authenticator = Authenticator(compiled.auth, self.keyring, host, environ=environ)
+        self.hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, host)
+        if not self.authenticator.has_admin:
+            self.admin_token = self.keyring.admin_token_once()
+        self.store: Store = open_store(database)
+        self.metrics = Metrics()
+        self.alerts = Alerts.of(compiled.deployment.alerts, environ=environ)
+        self.overlay = Overlay(self.store, now_ms=clock_ms, on_plan=self._follow)
+        self._compiled = compiled
+        gates = Gates(self.store, self.keyring, clock_ms)
+        self.gateway = Gateway(
+            Live(compiled.deployment, {}, {}),
+            gates,
+            Sessions(gates),
+            self.keyring,
+            self.overlay,
+            self.alerts,
+            self.metrics,
+            clock_ms,
+            time.monotonic,
+        )
+
+    # what the operators' application asks
+
+    @property
+    def local(self) -> bool:
+        """Only this machine can reach it."""
+        return is_local(self.host)
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.gateway.live.deployment
+
+    @property
+    def plan(self) -> Plan:
+        return self.deployment.plan
+
+    @property
+    def source(self) -> bytes:
+        return self.deployment.config.source
+
+    @property
+    def models(self) -> Mapping[str, ModelSettings]:
+        return self.deployment.models
+
+    def compile(self, source: bytes) -> Plan:
+        """The plan of a text that came over the network, every section checked; ConfigError."""
+        return self._compile(parse_config(source.decode("utf-8"), "<sent>")).deployment.plan
+
+    async def activate(self, source: bytes, operator: str, expected_epoch: int | None = None) -> PlanEpoch:
+        """Validates a config, puts it in force for every process, and follows it here. ConfigError when it cannot be."""
+        config = parse_config(source.decode("utf-8"), "<activated>")
+        compiled = self._compile(config)
+        current = await self.gateway.gates.ask(self.store.plan_epoch)
+        expected = expected_epoch if expected_epoch is not None else (current.epoch if current is not None else 0)
+        epoch = await self.gateway.gates.ask(
+            self.store.activate, compiled.deployment.plan.plan_hash, source, self.now_ms(), expected
+        )
+        self.overlay.epoch = epoch.epoch
+        await self._put_in_force(compiled)
+        log.info("plan activated", extra={"epoch": epoch.epoch, "plan_hash": epoch.plan_hash, "operator": operator})
+        return epoch
+
+    # life
+
+    async def open(self) -> None:
+        """Everything up to the first request."""
+        self._client = Client()
+        await self._put_in_force(self._compiled)
+        await self._agree()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(one) for one in (self.overlay.run(), self.alerts.run(), self._sweep())]
+        # What is here now stays: the collector need not look at it again, and looks rarely at what requests leave.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+
+    async def close(self) -> None:
+        """After the last request: what is queued is sent, what is open is closed."""
+        for task in self._tasks[:1] + self._tasks[2:]:
+            task.cancel()
+        await self.alerts.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for live in (*self._retired, self.gateway.live):
+            for tools in live.server_tools.values():
+                await tools.aclose()
+        if self._client is not None:
+            await self._client.close()
+        self.store.close()
+
+    async def ready(self) -> str:
+        """Empty, or why nothing can be served now."""
+        try:
+            await self.gateway.gates.ask(self.store.plan_epoch)
+        except WardwrightError as error:
+            return str(error)
+        return ""
+
+    async def reload(self) -> None:
+        """Reads the file again; a file with problems changes nothing."""
+        config = load_config(self._config.file)
+        await self.activate(config.source, "reload")
+        self._config = config
+
+    def _compile(self, config: Config) -> Compiled:
+        # Operators' code comes only with the file that this process was started with.
+        ours = config.source == self._config.source and Path(config.file).exists()
+        return compile_service(config, self.now_ms(), modules_from=Path(config.file).resolve().parent if ours else None)
+
+    async def _agree(self) -> None:
+        """One plan for all processes: the file this one was started with, unless another has just put the same in force."""
+        plan_hash, source = self._compiled.deployment.plan.plan_hash, self._config.source
+        for _ in range(8):
+            current = self.store.plan_epoch()
+            if current is not None and current.source == source:
+                self.overlay.epoch = current.epoch
+                return
+            try:
+                made = self.store.activate(plan_hash, source, self.now_ms(), current.epoch if current else 0)
+            except VersionConflict:
+                continue
+            self.overlay.epoch = made.epoch
+            return
+
+    async def _follow(self, epoch: PlanEpoch) -> None:
+        """Another process, or an operator, has put another plan in force."""
+        config = parse_config(epoch.source.decode("utf-8"), self._config.file)
+        await self._put_in_force(self._compile(config))
+
+    async def _put_in_force(self, compiled: Compiled) -> None:
+        deployment = compiled.deployment
+        before = self.gateway.live
+        assert self._client is not None
+        new = {
+            name: settings
+            for name, settings in deployment.providers.items()
+            if name not in before.providers or before.deployment.providers.get(name) != settings
+        }
+        environ = os.environ if self._environ is None else self._environ
+        providers: dict[str, Provider] = {**before.providers, **open_providers(new, self._client, environ)}
+        providers = {name: providers[name] for name in deployment.providers}
+        tools: dict[str, ServerTools] = {}
+        for model, settings in deployment.models.items():
+            if settings.server_tools:
+                made = tools[model] = ServerTools(settings.server_tools)
+                await made.open()
+        self.authenticator = Authenticator(compiled.auth, self.keyring, self.host, environ=self._environ)
+        self.hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, self.host)
+        self._compiled = compiled
+        if before.server_tools:
+            self._retired.append(before)  # exchanges under way may still use them
+        self.gateway.live = Live(deployment, providers, tools)
+        for name, provider in before.providers.items():
+            if providers.get(name) is not provider:
+                provider.close()
+
+    async def _sweep(self) -> None:
+        """What has expired is erased; what was put off is done."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await asyncio.to_thread(self.store.sweep, self.now_ms())
+                await asyncio.to_thread(self.store.maintain)
+            except WardwrightError as error:
+                log.warning("upkeep failed", extra={"error": str(error)})
+
+
+__all__ = ["Compiled", "Service", "compile_service", "embedded"]
