@@ -286,7 +286,8 @@ def test_an_interrupt_anywhere_leaves_the_tree_before_or_after(tmp_path: Path, p
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_what_the_system_denies_is_told(tmp_path: Path) -> None:
-    """A file of somebody else can neither be read nor replaced by the trick of a rename, and the words say so."""
+    """A file of somebody else can neither be read nor replaced by the trick of a rename, and the words say so; one's own
+    that cannot be read can be written."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "secret").write_text("x")
@@ -307,7 +308,11 @@ def test_what_the_system_denies_is_told(tmp_path: Path) -> None:
                     act()
                 except FileAccessError as error:
                     os.write(says, f"{error}\n".encode())
-            os.write(says, f"{fs.is_readonly('fixed')} {fs.stat('fixed').readonly}".encode())
+            os.write(says, f"{fs.is_readonly('fixed')} {fs.stat('fixed').readonly}\n".encode())
+            os.close(os.open(root / "blind", os.O_WRONLY | os.O_CREAT, 0o200))
+            careful = HostFilesystem(root, fsync=True)
+            careful.write("blind", "y")
+            os.write(says, f"{careful.stat('blind').size}".encode())
         finally:
             os._exit(0)
     os.close(says)
@@ -322,6 +327,7 @@ def test_what_the_system_denies_is_told(tmp_path: Path) -> None:
         "Cannot write secret: the system denies access",
         "Choose another path.",
         "True True",
+        "1",
     ]
 
 
@@ -416,6 +422,25 @@ def test_a_directory_put_in_the_way_is_left_alone(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").rmdir()
     fs.close()
     HostFilesystem(tmp_path).close()
+    assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_file_removed_in_the_last_moment_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What somebody removes just before it is replaced hinders neither the write nor the rollback."""
+
+    def meddled(fd: int, name: str, other_fd: int, other_name: str) -> bool:
+        (tmp_path / "file").unlink()
+        return exchange(fd, name, other_fd, other_name)
+
+    monkeypatch.setattr(journal, "exchange", meddled)
+    (tmp_path / "file").write_text("before")
+    fs = HostFilesystem(tmp_path)
+    call = Scope()
+    _within(call, lambda: fs.write("file", "ours"))
+    assert (tmp_path / "file").read_text() == "ours"
+    call.rollback()
     assert (tmp_path / "file").read_text() == "before"
 
 

@@ -984,7 +984,11 @@ class Journal:
         walked = self._anchor.directory(directory)
         try:
             if _is_file(walked, name):
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=walked)
+                flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                try:
+                    fd = os.open(name, os.O_RDONLY | flags, dir_fd=walked)
+                except PermissionError:  # some files can be written but not read
+                    fd = os.open(name, os.O_WRONLY | flags, dir_fd=walked)
                 try:
                     act(fd)
                 finally:
@@ -1095,7 +1099,11 @@ def _replace(slot: int, temporary: str, fd: int, name: str) -> None:
     Renaming it over the other would do, but many disks then begin to write the new content at once, and a rollback waits for
     that and for the space to be given back. An exchange leaves it in memory until the commit.
     """
-    if not exchange(slot, temporary, fd, name):
+    try:
+        exchanged = exchange(slot, temporary, fd, name)
+    except FileNotFoundError:  # somebody else has removed what is to be replaced
+        exchanged = False
+    if not exchanged:
         os.rename(temporary, name, src_dir_fd=slot, dst_dir_fd=fd)
         return
     try:
