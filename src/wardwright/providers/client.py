@@ -230,6 +230,7 @@ class _Connection(asyncio.Protocol):
         "paused",
         "received",
         "reused",
+        "stale",
     )
 
     def __init__(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
@@ -238,6 +239,8 @@ class _Connection(asyncio.Protocol):
         self.received = False
         """Some byte of the answer came."""
         self.reused = False
+        self.stale = False
+        """It was lost before any byte of an answer came; its place in the pool is kept for the repeated request."""
         self._pool = pool
         # A cycle, cut in connection_lost.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
@@ -263,7 +266,7 @@ class _Connection(asyncio.Protocol):
         """Writes a request; `response` gets what comes back."""
         transport = self._transport
         if transport is None:
-            raise _Stale
+            raise ProviderFailed("broken", _NO_ANSWER)
         self._response = response
         self._header_bytes = 0
         self._finished = self.received = False
@@ -314,12 +317,13 @@ class _Connection(asyncio.Protocol):
             self._timer = None
         response = self._response
         self._response = None
+        self.stale = self.reused and not self.received and response is not None
         if response is not None:
             if response.status and exc is None and not _SIZED & response.headers.keys():
                 response._end()  # its end is the end of the connection
             else:
                 response._fail(_broken(response))
-        self._pool.lost(self)
+        self._pool.lost(self, keep_place=self.stale)
 
     def data_received(self, data: bytes) -> None:
         response = self._response
@@ -467,6 +471,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
 
+_NO_ANSWER: Final = "the provider closed the connection without an answer"
 _SIZED: Final = frozenset({"content-length", "transfer-encoding"})
 _TOO_LONG: Final = f"the headers of the provider's answer are longer than {HEADER_BYTES} bytes"
 
@@ -478,7 +483,7 @@ class _Refused(Exception):
 def _broken(response: NetworkResponse) -> ProviderFailed:
     if response.status:
         return ProviderFailed("broken", "the connection broke in the middle of the provider's answer")
-    return ProviderFailed("broken", "the provider closed the connection without an answer")
+    return ProviderFailed("broken", _NO_ANSWER)
 
 
 class Pool:
@@ -542,8 +547,8 @@ class Pool:
         try:
             return await self._exchange(connection, head, body, until, idle, deadline)
         except _Stale:
-            # C1. All that are idle are as old or older.
-            connection = await self._connect(until, loop)
+            # C1: on none of those that are kept, they are as old or older.
+            connection = await self._connect(until, loop, counted=True)
             return await self._exchange(connection, head, body, until, idle, deadline)
 
     async def _exchange(
@@ -556,12 +561,12 @@ class Pool:
         except BaseException:
             # Cancelled while waiting: what may still come belongs to nobody.
             connection.abort()
+            if connection.stale:
+                self._freed()
             raise
         failure = response._failure
         if failure is not None and not response.status:
-            if connection.reused and not connection.received and failure.kind == "broken":
-                raise _Stale
-            raise failure
+            raise _Stale if connection.stale else failure
         return response
 
     async def _acquire(self, until: float, loop: asyncio.AbstractEventLoop) -> _Connection:
@@ -630,11 +635,12 @@ class Pool:
             self._idle.remove(connection)
         connection.shut()
 
-    def lost(self, connection: _Connection) -> None:
+    def lost(self, connection: _Connection, *, keep_place: bool) -> None:
         """A connection is gone."""
         if connection in self._open:
             self._open.remove(connection)
-            self._freed()
+            if not keep_place:
+                self._freed()
         if connection in self._idle:
             self._idle.remove(connection)
 
