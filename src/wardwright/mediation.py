@@ -98,7 +98,7 @@ class Prepared:
     record: Mapping[str, Any]
     """`wardwright_tool_mediation` of the receipt; empty when there was nothing to do."""
     shown: frozenset[str] = frozenset()
-    """Raw names of the tools that the provider sees, when it does not see all."""
+    """Raw names of the tools that the provider sees; empty when nothing was mediated."""
 
 
 # Config
@@ -114,8 +114,12 @@ def compile_mediation(node: Node | None, problems: Problems) -> Mediation:
     seen: dict[str, Node] = {}
     for child in problems.sequence(given["rules"]) if "rules" in given else ():
         rule = _rule(child, problems, seen)
-        if rule is not None:
-            rules.append(rule)
+        if rule is None:
+            continue
+        above = next((one for one in rules if one.action == "hide" and _covers(one, rule)), None)
+        if above is not None:
+            problems.warn(child, f"can never apply: rule '{above.id}' hides what it is about")
+        rules.append(rule)
     return Mediation(cast("MediationMode", mode), tuple(rules))
 
 
@@ -157,6 +161,13 @@ def _rule(node: Node, problems: Problems, seen: dict[str, Node]) -> MediationRul
             return rule
         return _replacement(rule, given["tool"], problems)
     return rule
+
+
+def _covers(hiding: MediationRule, later: MediationRule) -> bool:
+    """Whether all that the later rule is about is hidden already."""
+    return bool(later.names) and all(
+        name in hiding.names or (not {"*", "?"} & set(name) and hiding.fits(fold(name))) for name in later.names
+    )
 
 
 def _replacement(rule: MediationRule, node: Node, problems: Problems) -> MediationRule:
@@ -215,11 +226,13 @@ def prepare(
     server_tools: Sequence[ToolSpec],
     off: Collection[str],
     remote: Collection[str] = (),
+    unavailable: Mapping[str, str] | None = None,
     advertised: Advertised | None = None,
 ) -> Prepared:
     """Makes of a request that was ruled on what one target gets. `body` is the one that `turn` was read from, and the caller's own.
 
-    `off`: server tools that an operator switched off; `remote`: those that run on an MCP server.
+    `off`: server tools that an operator switched off; `remote`: those that run on an MCP server; `unavailable`: MCP servers that
+    are configured and not there, and why.
     """
     if not (
         mediation.rules or server_tools or ruling.stripped or ruling.controls or ruling.transforms or ruling.reminders
@@ -252,6 +265,8 @@ def prepare(
     }
     if work.not_injected:
         record["not_injected"] = work.not_injected
+    if unavailable:
+        record["unavailable"] = dict(unavailable)
     if advertised is not None:
         record["advertisement"] = advertised.record()
     hidden = frozenset((*work.hidden, *work.not_injected))
@@ -300,7 +315,7 @@ class _Work:
         self, specs: Sequence[ToolSpec], ruling: Ruling, *, off: Collection[str], tools_ok: bool
     ) -> list[ToolSpec]:
         """Those that the provider gets, as it gets them."""
-        declared = {fold(tool.name): tool.name for tool in self.tools.values() if tool.hosted is None}
+        declared = {fold(tool.name): tool.name for tool in self.tools.values()}
         injected: list[ToolSpec] = []
         for spec in specs:
             if fold(spec.name) in declared:

@@ -39,7 +39,7 @@ NOTHING = Mediation()
 def mediation(text: str) -> Mediation:
     problems = Problems("f")
     compiled = compile_mediation(parse_yaml(text, problems), problems)
-    assert problems.found == []
+    assert problems.errors == []
     return compiled
 
 
@@ -546,6 +546,27 @@ def test_what_is_wrong_is_told_with_its_place(text: str, problem: str) -> None:
     found = problems_of(text)
 
     assert [one for one in found if "missing key 'name'" not in one] == [f"f:{problem}"]
+
+
+def test_a_rule_about_hidden_tools_is_odd() -> None:
+    """What can never apply is told, and loads."""
+    problems = Problems("f")
+    text = "rules: [{id: a, action: hide, match: {name: 'shell_*'}}, {id: b, action: hide, match: {name: shell_exec}}]"
+    compiled = compile_mediation(parse_yaml(text, problems), problems)
+
+    assert len(compiled.rules) == 2
+    assert [(str(one), one.severity) for one in problems.found] == [
+        ("f:1:58: rules[1]: can never apply: rule 'a' hides what it is about", "warning")
+    ]
+
+
+def test_servers_that_are_not_there_are_on_the_record() -> None:
+    """A receipt says why tools were missing."""
+    found = prepared(
+        "chat_completions", request("chat_completions"), server_tools=[OWN], unavailable={"words": "no answer"}
+    )
+
+    assert found.record["unavailable"] == {"words": "no answer"}
 
 
 def test_a_schema_that_cannot_be_read_is_told_inside() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from wardwright.server_tools.answer import Answer, answer_of
 from wardwright.server_tools.settings import MODULE_FORM, NO_PARAMETERS, ServerTool, schema_problem
 from wardwright.wire.turn import Caller
 from weakincentives.prompt import Tool, ToolContext, ToolResult
+
+_loads = itertools.count(1)
+"""A name of its own for every load: an old one may still run when the same file is loaded again."""
 
 
 class ModuleRefused(WardwrightError, ValueError):
@@ -66,7 +70,7 @@ def load(tool: ServerTool) -> Loaded:
     except OSError as error:
         raise ModuleRefused(f"it cannot be read: {error.strerror}") from error
     source_hash = hashlib.sha256(source).hexdigest()
-    key = f"wardwright_tool_{source_hash[:16]}_{path.stem}"
+    key = f"wardwright_tool_{next(_loads)}_{path.stem}"
     module = ModuleType(key, f"Server tool {tool.module}.")
     module.__file__ = str(path)
     sys.modules[key] = module  # dataclasses and the like look for their module there

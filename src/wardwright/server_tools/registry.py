@@ -220,7 +220,11 @@ class ServerTools:
             return spec, module_tool(tool, loaded, short, self._module_context), loaded.source_hash
         spec = ToolSpec(tool.name, tool.description, tool.parameters or NO_PARAMETERS)
         if tool.engine == "snippet":
-            return spec, snippet_tool(tool, _shortened(tool.description)), hashlib.sha256(tool.source.encode()).hexdigest()
+            return (
+                spec,
+                snippet_tool(tool, _shortened(tool.description)),
+                hashlib.sha256(tool.source.encode()).hexdigest(),
+            )
         return spec, self._status_tool(tool), ""
 
     def _status_tool(self, tool: ServerTool) -> Tool[Any, Any]:

@@ -43,4 +43,5 @@ def connect(tool: ServerTool, environment: Mapping[str, str] | None = None) -> M
             )
         )
     except (WinkError, ImportError, OSError) as error:
-        raise RemoteUnavailable(str(error)) from error
+        told = str(error)
+        raise RemoteUnavailable(told.replace(remote.url, "its address") if remote.url else told) from error

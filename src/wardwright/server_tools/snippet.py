@@ -60,7 +60,8 @@ def snippet_tool(tool: ServerTool, description: str) -> Tool[Any, Any]:
         left = seconds if context.deadline is None else min(seconds, max(0.01, context.deadline.remaining_seconds))
         found = await monty.evaluate(code, FileAccess(None, bounds), bounds, left)
         if found.failure is not None:
-            _logger.info("Snippet of tool %s failed: %s %s", tool.name, found.failure.reason, found.failure.trace)
+            # Places in the source only: the reason may hold what the caller sent.
+            _logger.info("The snippet of tool %s failed (%s): %s", tool.name, found.failure.ending, found.failure.trace)
             raise ToolValidationError(f"Tool '{tool.name}' failed: {found.failure.reason}")
         whole = _unquoted(found.value or "")
         if whole is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,26 @@ def test_saved_snippets_are_judged_although_nobody_uses_them() -> None:
         "f:3:3: snippets.b: missing key 'source'",
         "f:4:3: snippets.c: expected text, got number 3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("package", "entry", "problem"),
+    [
+        (
+            "pydantic_monty",
+            "{engine: dune, name: a, source: '1'}",
+            "needs the package pydantic-monty. Install it: pip install 'weakincentives[asteval]'",
+        ),
+        (
+            "mcp",
+            "{engine: mcp, name: a, url: 'https://example.test/'}",
+            "needs the package mcp. Install it: pip install 'weakincentives[mcp]'",
+        ),
+    ],
+)
+def test_a_missing_package_is_named(package: str, entry: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine whose extra is not installed is refused before anything runs, with the way to get it."""
+    monkeypatch.setitem(sys.modules, package, None)
+    _, problems = read(f"server_tools:\n  - {entry}")
+
+    assert problems == [f"f:2:6: server_tools[0].engine: {problem}"]
