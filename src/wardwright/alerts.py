@@ -97,7 +97,10 @@ def _sink(node: Node, problems: Problems) -> SinkSettings | None:
     if kind is None:
         problems.error(node, "missing key 'kind'")
         return None
-    if problems.choice(kind, ("webhook", "file")) == "file":
+    word = problems.choice(kind, ("webhook", "file"))
+    if word != kind.value:
+        return None
+    if word == "file":
         found = problems.mapping(node, ("kind", "path"), ())
         return SinkSettings("file", path=problems.text(found["path"]) if "path" in found else "")
     node = refuse_literals(
