@@ -429,7 +429,7 @@ def join(first: Object, later: Object) -> Object:
     before = _choices(first)
     choices: list[Json] = []
     for at, choice in enumerate(_choices(later)):
-        joined = dict(choice)
+        joined: Object = {"index": at, **choice}
         said = before[at].get("message") if at < len(before) else None
         message = choice.get("message")
         if isinstance(said, dict) and isinstance(message, dict):
