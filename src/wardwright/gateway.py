@@ -6,8 +6,10 @@ It gives the ruling and the delta; who serves commits the delta before anything 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import filterfalse
+from operator import attrgetter
 from typing import cast
 
 from wardwright.errors import GovernanceUnavailable, WardwrightError
@@ -24,6 +26,7 @@ from wardwright.history import (
     ScopeKind,
     scope_key,
 )
+from wardwright.history.ledger import make_head
 from wardwright.history.observer import MAX_PINNED
 from wardwright.history.requests import (
     BOUND_BY_REPLY,
@@ -32,8 +35,8 @@ from wardwright.history.requests import (
     MAX_NAME,
     MAX_STRIPPED,
     REQUESTS,
-    RequestRecord,
     capped,
+    make_record,
     put,
 )
 from wardwright.policy.arbitrate import arbitrate, transformed
@@ -47,6 +50,8 @@ JUDGED = "judged"
 MAX_LAST_IDS = 64
 """Call ids of a released reply that the next transcript is compared with, to note what it leaves out."""
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
+_repeats: Callable[[ToolFact], bool] = attrgetter("repeat")
+_was_refused: Callable[[LedgerEntry], bool] = attrgetter("refused")
 
 
 def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
@@ -152,31 +157,39 @@ def passes(ruling: Ruling) -> bool:
 
 
 def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
+    session = run.session
     head = _head(run, ruling, through)
-    _bind(run, ruling, through)
-    if run.gate == "request" and through:
-        run.session.changes.update(run.observed.pins)
-        set_aside(run)
-    _record(run, ruling, through)
-    deltas: list[ScopeDelta] = []
+    if run.gate == "request":
+        if through:
+            session.changes.update(run.observed.pins)
+            set_aside(run)
+            _record_request(run, ruling)
+    elif run.gate == "reply":
+        _bind(run, ruling, through)
+        _record_reply(run, ruling)
+    ledger = _ledger(run, ruling, through)
+    deltas = [ScopeDelta(session.key, "session_id", session.state.version, head, session.changes, ledger)]
+    if len(run.scopes) > 1:
+        deltas.extend(_wider(run, head))
+    return Delta(run.now, tuple(deltas), tuple(filterfalse(_repeats, run.observed.facts)))
+
+
+def _wider(run: Run, head: Head) -> Iterator[ScopeDelta]:
+    """What changes in the scopes beside the session's."""
+    session = run.session
     for scope in run.scopes.values():
-        if scope is run.session:
-            deltas.append(
-                ScopeDelta(
-                    scope.key, "session_id", scope.state.version, head, scope.changes, _ledger(run, ruling, through)
-                )
-            )
-        else:
-            moved = scope.state.head._replace(
-                turn=head.turn - run.session.turn + scope.turn,
-                event=head.event - run.session.event + scope.event,
-                since_ms=scope.state.head.since_ms or run.now,
-                plan_hash=head.plan_hash,
-                plan_since_ms=_since(scope.state.head, run),
-            )
-            if scope.changes or moved != scope.state.head:
-                deltas.append(ScopeDelta(scope.key, _kind(scope.kind), scope.state.version, moved, scope.changes))
-    return Delta(run.now, tuple(deltas), tuple([fact for fact in run.observed.facts if not fact.repeat]))
+        if scope is session:
+            continue
+        old = scope.state.head
+        moved = old._replace(
+            turn=head.turn - session.turn + scope.turn,
+            event=head.event - session.event + scope.event,
+            since_ms=old.since_ms or run.now,
+            plan_hash=head.plan_hash,
+            plan_since_ms=_since(old, run),
+        )
+        if scope.changes or moved != old:
+            yield ScopeDelta(scope.key, _kind(scope.kind), scope.state.version, moved, scope.changes)
 
 
 def _kind(kind: str) -> ScopeKind:
@@ -204,29 +217,32 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
                 last_digest=observed.transcript_digest,
                 spoken=run.issued,
             )
-        return Head(
-            old.turn,
-            event,
-            len(run.turn.items),
-            observed.transcript_digest,
-            run.plan.rules.text_hash,
-            run.text_hits,
-            observed.surface.digest,
-            observed.phase,
-            capped(observed.repairing) if observed.repairing else (),
-            old.last_ids,
-            ruling.bundles,
-            since,
-            plan_hash,
-            plan_since,
-            old.user_turns,
-            observed.transcript_digest,
-            observed.news_from,
-            observed.news_turn,
-            old.turn,
-            _changed(old, observed),
-            run.issued,
-            observed.words_from,
+        whole, turn = observed.transcript_digest, old.turn
+        return make_head(
+            (
+                turn,
+                event,
+                len(run.turn.items),
+                whole,
+                run.plan.rules.text_hash,
+                run.text_hits,
+                observed.surface.digest,
+                observed.phase,
+                capped(observed.repairing) if observed.repairing else (),
+                old.last_ids,
+                ruling.bundles,
+                since,
+                plan_hash,
+                plan_since,
+                old.user_turns,
+                whole,
+                observed.news_from,
+                observed.news_turn,
+                turn,
+                _changed(old, observed) if observed.changed or old.changed else (),
+                run.issued,
+                observed.words_from,
+            )
         )
     if run.gate == "result":
         return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
@@ -253,24 +269,20 @@ def _last_ids(ruling: Ruling) -> tuple[str, ...]:
 
 def _changed(old: Head, observed: Observed) -> tuple[str, ...]:
     """Tools whose changed definition no released reply has answered yet."""
-    if not observed.changed and not old.changed:
-        return ()
     surface = observed.surface
     names = dict.fromkeys(name for name in old.changed if name not in surface.names)
     names.update(dict.fromkeys(surface.kept[fact.raw_name] for fact in observed.changed))
     return tuple(names) if len(names) <= MAX_PINNED else (EVERY_TOOL,)
 
 
-def _record(run: Run, ruling: Ruling, through: bool) -> None:
-    """What the reply to this request will be judged by; and what a reply adds for the next one to the same request."""
+def _record_request(run: Run, ruling: Ruling) -> None:
+    """What the reply to this request will be judged by."""
     session, observed = run.session, run.observed
-    if run.gate == "request":
-        if not through:
-            return
-        flags = (BOUND_BY_REPLY if session.get(BOUND) is not None else 0) | (CHANGED_TOOLS if observed.changed else 0)
-        record = RequestRecord(
+    flags = (BOUND_BY_REPLY if session.get(BOUND) is not None else 0) | (CHANGED_TOOLS if observed.changed else 0)
+    record = make_record(
+        (
             observed.transcript_digest or JUDGED,
-            run.session.turn,
+            session.turn,
             observed.news_from,
             observed.news_turn,
             flags,
@@ -281,25 +293,32 @@ def _record(run: Run, ruling: Ruling, through: bool) -> None:
             capped(observed.repairing) if observed.repairing else (),
             _stripped(run, ruling) if ruling.stripped or ruling.withheld_server_tools else (),
         )
-        before = observed.before
-        if before is not None and before.turn == record.turn:
-            # The same transcript twice, and no reply yet: whichever is answered first meets what either would.
-            record = record._replace(
-                flags=before.flags | record.flags,
-                bundles=tuple(dict.fromkeys((*before.bundles, *record.bundles))),
-                repairing=capped(tuple(dict.fromkeys((*before.repairing, *record.repairing)))),
-                stripped=_merged(before.stripped, record.stripped),
-            )
-        session.put(REQUESTS, put(session.registers.get(REQUESTS), record))
-    elif run.gate == "reply" and observed.answers:
-        before = observed.answers[-1]
-        failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
-        after = before._replace(
-            bundles=tuple(dict.fromkeys((*before.bundles, *ruling.bundles))),
-            repairing=capped(tuple(dict.fromkeys((*before.repairing, *failed)))),
+    )
+    before = observed.before
+    if before is not None and before.turn == record.turn:
+        # The same transcript twice, and no reply yet: whichever is answered first meets what either would.
+        record = record._replace(
+            flags=before.flags | record.flags,
+            bundles=tuple(dict.fromkeys((*before.bundles, *record.bundles))),
+            repairing=capped(tuple(dict.fromkeys((*before.repairing, *record.repairing)))),
+            stripped=_merged(before.stripped, record.stripped),
         )
-        if after != before:
-            session.put(REQUESTS, put(session.registers.get(REQUESTS), after))
+    session.changes[REQUESTS] = put(session.registers.get(REQUESTS), record)
+
+
+def _record_reply(run: Run, ruling: Ruling) -> None:
+    """What a reply adds for the next one to the same request."""
+    session, observed = run.session, run.observed
+    if not observed.answers:
+        return
+    before = observed.answers[-1]
+    failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
+    after = before._replace(
+        bundles=tuple(dict.fromkeys((*before.bundles, *ruling.bundles))),
+        repairing=capped(tuple(dict.fromkeys((*before.repairing, *failed)))),
+    )
+    if after != before:
+        session.put(REQUESTS, put(session.registers.get(REQUESTS), after))
 
 
 def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
@@ -330,7 +349,7 @@ def _stripped(run: Run, ruling: Ruling) -> tuple[str, ...]:
 def _bind(run: Run, ruling: Ruling, through: bool) -> None:
     """Route rules of a reply that came too late bind the next request, until a reply to it is released."""
     session = run.session
-    if run.gate == "reply" and through and any(record.flags & BOUND_BY_REPLY for record in run.observed.answers):
+    if through and any(record.flags & BOUND_BY_REPLY for record in run.observed.answers):
         session.put(BOUND, None)
     if ruling.binds_next:
         # With the routes themselves: what is bound stays bound when the plan changes meanwhile.
@@ -384,9 +403,10 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
         return entries
     if not through:
         return {name: entry if entry.refused else entry._replace(refused=True) for name, entry in entries.items()}
-    for name, entry in entries.items():
-        if entry.refused:
-            entries[name] = entry._replace(refused=False)
+    if any(map(_was_refused, entries.values())):
+        for name, entry in entries.items():
+            if entry.refused:
+                entries[name] = entry._replace(refused=False)
     if run.gate == "result":
         for call in ruling.calls:
             name = f"r:{call.call_id}"

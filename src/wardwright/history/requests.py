@@ -6,6 +6,8 @@ its transcript. A reply to a request that is no longer known is never guessed at
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from wardwright.errors import GovernanceUnavailable
@@ -49,6 +51,15 @@ class RequestRecord(NamedTuple):
     repairing: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
     """Pairs: the raw name of a tool the provider did not see, and the id of the rule that took it away."""
+
+
+make_record: Final[
+    Callable[
+        [tuple[str, int, int, int, int, int, int, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]],
+        RequestRecord,
+    ]
+] = partial(cast("Any", tuple).__new__, RequestRecord)
+"""Makes a record of all its fields without a Python call."""
 
 
 def capped(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,8 +119,8 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
 
 
 def _pack(record: RequestRecord) -> RegisterValue:
-    bundles, repairing = record.bundles, record.repairing
-    fields = (*record[:8], len(bundles), *bundles, len(repairing), *repairing, *record.stripped)
+    *head, bundles, repairing, stripped = record
+    fields = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
     return (len(fields), *fields)
 
 

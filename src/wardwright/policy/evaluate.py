@@ -63,7 +63,7 @@ from wardwright.policy.rules import (
     ToolSequence,
 )
 from wardwright.policy.states import Holding, enter, holding, successor
-from wardwright.policy.windows import Position, count, push, reached, within, without_last
+from wardwright.policy.windows import Position, count, place, push, reached, within, without_last
 from wardwright.wire.schema import check_text
 from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn, Usage
 
@@ -138,6 +138,7 @@ class Run:
         "conditional",
         "considered",
         "counted",
+        "ending",
         "endings",
         "facts",
         "findings",
@@ -185,7 +186,10 @@ class Run:
         self.clashes: list[tuple[str, str]] = []
         """Rules that would move one machine to different states."""
         self.moves: list[tuple[int, int, Rule, int]] = []
-        self.settling: list[tuple[int, ToolSequence | Budget]] = []
+        self.ending: list[ToolSequence] = []
+        """What the fact being judged ends …"""
+        self.settling: list[ToolSequence | Budget] = []
+        """… and what it starts or uses, unless it is refused."""
         self.conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]] = []
         """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
         self.endings: list[tuple[int, ToolSequence]] = []
@@ -226,10 +230,9 @@ class Run:
 
     def at(self, scope: ScopeRun, index: int) -> Position:
         """Position of a fact in a scope; a negative index is the end of the gate."""
-        offset = (
-            self.offsets[index] if 0 <= index < len(self.offsets) else self.offsets[-1] if self.offsets else self.offset
-        )
-        return Position(scope.turn, scope.event + offset, self.now)
+        offsets = self.offsets
+        offset = offsets[index] if 0 <= index < len(offsets) else offsets[-1] if offsets else self.offset
+        return place((scope.turn, scope.event + offset, self.now))
 
     def state(self, machine_id: str, index: int) -> str:
         known = self.untouched.get(machine_id)
@@ -402,21 +405,21 @@ class Run:
 
     def settle(self, index: int) -> None:
         """After a fact was judged: what it ends, its transitions, then what it starts if it was not refused (E6, E7)."""
-        settling, self.settling = self.settling, []
-        if settling and index not in self.refused:
-            for role, rule in settling:
-                if role == UNTIL and isinstance(rule, ToolSequence):
-                    if self.gate == "reply":
-                        self.endings.append((index, rule))
-                    else:
-                        self.end(rule, index)
+        passed = index not in self.refused
+        if self.ending:
+            ending, self.ending = self.ending, []
+            for rule in ending if passed else ():
+                if self.gate == "reply":
+                    self.endings.append((index, rule))
+                else:
+                    self.end(rule, index)
         if self.moves:
             self.move()
-        if settling and index not in self.refused:
+        if self.settling:
+            settling, self.settling = self.settling, []
             deferred = self.gate == "reply" and 0 <= index < len(self.observed.facts)
-            for role, rule in settling:
-                if role != UNTIL:
-                    self.mark(rule, index, deferred)
+            for rule in settling if passed else ():
+                self.mark(rule, index, deferred)
 
     def mark(self, rule: ToolSequence | Budget, index: int, deferred: bool) -> None:
         scope = self.scopes[rule.scope]
@@ -434,7 +437,7 @@ class Run:
                 self.started.setdefault(key, []).append(index)
         if deferred:
             self.conditional.append((index, scope, key, scope.get(key), value))
-        scope.put(key, value)
+        scope.changes[key] = value
 
     def end(self, rule: ToolSequence, index: int) -> None:
         """Ends the sequence, or the state that this very rule entered; on condition that the gate lets the fact through."""
@@ -598,10 +601,12 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
     gate, observed = run.gate, run.observed
     if gate == "request":
         for rules in rulesets:
-            if rules is run.plan.rules:
+            if rules is run.plan.rules and run.session.registers.get(BOUND) is not None:
                 _bound(run, rules)
-            _texts(run, rules)
-            _declared(run, rules)
+            if rules.request_texts:
+                _texts(run, rules)
+            if observed.surface.facts:
+                _declared(run, rules)
             for rule in rules.sticky:
                 if "request" in rule.gates:
                     _guarded(run, rule, -1, _tripped)
@@ -629,6 +634,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
             run.hear(index)
         if len(untouched) != machines:
             run.pass_time(index)
+        judged: Sequence[object] = allowed
         for rules, known in tables:
             found = known.get(fact.kind)
             if found is None:
@@ -637,6 +643,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
             if not ops:
                 continue
             considered[index] += found.ids
+            judged = ops
             for op in ops:
                 rule = op.rule
                 try:
@@ -660,7 +667,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
             rule_id = withdrawn.rule(fact)
             if rule_id is not None:
                 _withdrawn(run, rule_id, index)
-        if run.moves or run.settling:
+        if judged and (run.settling or run.moves or run.ending):
             run.settle(index)
     while words:
         words.pop()
@@ -789,8 +796,6 @@ def _forms(texts: Iterable[str]) -> Iterator[str]:
 
 def _texts(run: Run, rules: RuleSet) -> None:
     """Text rules at the request: hits of the unchanged prefix are remembered, the rest is scanned."""
-    if not rules.request_texts:
-        return
     head, observed = run.session.state.head, run.observed
     main = rules is run.plan.rules
     register: RegisterKey = ("texts", rules.text_hash)
@@ -882,7 +887,7 @@ def _declared(run: Run, rules: RuleSet) -> None:
             except Exception as error:  # noqa: BLE001
                 # INVARIANT: E3, a rule that raises blocks, by name.
                 run.fail(op.rule, index, error)
-        if run.moves or run.settling:
+        if run.settling or run.moves or run.ending:
             run.settle(index)
 
 
@@ -1216,14 +1221,14 @@ def _after(run: Run, op: Op, index: int, _fact: ToolFact) -> None:
         if op.acts:
             run.act(rule, index)
     else:
-        run.settling.append((AFTER, rule))
+        run.settling.append(rule)
 
 
 def _until(run: Run, op: Op, _index: int, fact: ToolFact) -> None:
     rule: ToolSequence = op.rule
     wanted = None if rule.until is None else rule.until.tool
     if wanted is not None and _happened(run, rule, wanted, fact):
-        run.settling.append((UNTIL, rule))
+        run.ending.append(rule)
 
 
 def _happened(run: Run, rule: ToolSequence, wanted: Matcher, fact: ToolFact) -> bool:
@@ -1346,7 +1351,7 @@ def _calls(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     used = spent(scope.get((rule.key, "calls")), rule, run.now)
     if used + 1 > rule.limits["calls"] and op.acts and run.gate == "reply":
         run.act(rule, index, {"dimension": "calls", "used": used, "limit": rule.limits["calls"], "scope": rule.scope})
-    run.settling.append((CALLS, rule))
+    run.settling.append(rule)
 
 
 def reserved(value: RegisterValue | None, name: str, now: int) -> float:
