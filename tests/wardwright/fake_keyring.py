@@ -9,6 +9,7 @@ class FakeKeyring:
     """Opens only what it sealed, and only with the same additional data."""
 
     signing_key = b"signs checkpoints"
+    signing_keys = (signing_key,)
 
     def session_key(self, scope: str) -> bytes:
         return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).digest()
