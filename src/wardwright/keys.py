@@ -16,7 +16,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn, cast
@@ -192,12 +192,13 @@ class _Ring:
 class Keyring:
     """The keys of one deployment. Made once per process at start; safe for several threads: a reload swaps one reference."""
 
-    __slots__ = ("_path", "_ring", "_where")
+    __slots__ = ("_path", "_ring", "_stamp", "_where")
 
     def __init__(self, ring: _Ring, where: str, path: Path | None) -> None:
         self._ring = ring
         self._where = where
         self._path = path
+        self._stamp = (0, 0)
 
     def __repr__(self) -> str:
         return f"Keyring({len(self._ring.generations)} generations, {self._where})"
@@ -269,9 +270,21 @@ class Keyring:
         return self._ring.dump().decode()
 
     def reload(self) -> None:
-        """Follows what another process wrote into the file. A ring of the environment stays as it is."""
-        if self._path is not None:
-            self._ring = _read(self._path)
+        """Follows what another process wrote into the file; costs one look at it when nobody did. A ring of the environment
+        stays as it is. KeysUnusable when the file is gone or broken; then the ring stays as it was."""
+        if self._path is None:
+            return
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            problem = error.strerror or "unreadable"
+        else:
+            stamp = (found.st_ino, found.st_mtime_ns)
+            if stamp != self._stamp:
+                self._ring = _read(self._path)
+                self._stamp = stamp
+            return
+        raise KeysUnusable(f"The key file {self._path} cannot be used: {problem}.")
 
     # what is derived from it
 
@@ -336,7 +349,8 @@ class Keyring:
         generation = self._ring.by_id.get(name)
         if generation is None:
             # Another process may have rotated since we read the file.
-            self.reload()
+            with suppress(KeysUnusable):
+                self.reload()
             generation = self._ring.by_id.get(name)
         if generation is None:
             raise SealBroken(f"Sealed with the generation {name.hex()}, which is not in this ring.")
@@ -436,6 +450,23 @@ def ring_path(database: str) -> Path | None:
     if "://" in database:
         return None
     return Path(f"{database}.keys")
+
+
+def signing_keys_of(path: str | os.PathLike[str]) -> tuple[bytes, ...]:
+    """The keys in a file that somebody names to sign or to verify with, newest first: those of a ring, or the file's bytes."""
+    place = Path(path)
+    try:
+        text = place.read_bytes()
+    except OSError as error:
+        problem = error.strerror or "unreadable"
+    else:
+        ring = _parsed(text)
+        if ring is not None:
+            return tuple(one.signing for one in reversed(ring.generations))
+        if text:
+            return (text,)
+        problem = "it is empty"
+    raise KeysUnusable(f"The key file {place} cannot be used: {problem}.")
 
 
 # Inside

@@ -29,6 +29,7 @@ from wardwright.keys import (
     new_secret,
     refuse_literals,
     ring_path,
+    signing_keys_of,
     verify_key,
 )
 from wardwright.store import checkpoint, open_store, verify
@@ -373,6 +374,33 @@ def test_the_last_generation_cannot_be_retired(tmp_path: Path) -> None:
         ring.retire(ring.generations[0][0])
     with pytest.raises(KeysUnusable, match="The ring has no generation 'ab'"):
         ring.retire("ab")
+
+
+def test_a_file_that_is_gone_leaves_the_ring_as_it_was(tmp_path: Path) -> None:
+    """Whoever runs goes on; the operator is told."""
+    ring = Keyring.create(tmp_path / "keys")
+    sealed = ring.seal(b"held", b"")
+    (tmp_path / "keys").unlink()
+
+    with pytest.raises(KeysUnusable, match="cannot be used: No such file or directory"):
+        ring.reload()
+    with pytest.raises(SealBroken):
+        ring.unseal(RING.seal(b"x", b""), b"")
+    assert ring.unseal(sealed, b"") == b"held"
+
+
+def test_a_named_key_file_may_be_a_ring_or_any_bytes(tmp_path: Path) -> None:
+    """Receipts signed before there was a ring still verify with the file they were signed with."""
+    ring = Keyring.create(tmp_path / "ring")
+    ring.rotate(1)
+    (tmp_path / "plain").write_bytes(b"a key of old")
+    (tmp_path / "empty").write_bytes(b"")
+
+    assert signing_keys_of(tmp_path / "ring") == ring.signing_keys
+    assert signing_keys_of(tmp_path / "plain") == (b"a key of old",)
+    for name, problem in (("empty", "it is empty"), ("gone", "No such file or directory")):
+        with pytest.raises(KeysUnusable, match=f"cannot be used: {problem}"):
+            signing_keys_of(tmp_path / name)
 
 
 def test_several_processes_can_rotate_at_once(tmp_path: Path) -> None:

@@ -452,8 +452,9 @@ class Authenticator:
 
     @property
     def has_admin(self) -> bool:
-        """Whether anybody can administer. If not, the gateway generates a token, or says that the config must name one."""
-        return bool(self._admin or self._keyring.admin_hash or self._operators)
+        """Whether somebody has every right. If not, the gateway generates a token, or says that the config must name one."""
+        operators = any(operator.may("operator") for _, operator in self._operators.values())
+        return bool(self._admin or self._keyring.admin_hash or operators)
 
     def _is_admin(self, digest: bytes) -> bool:
         if self._admin:

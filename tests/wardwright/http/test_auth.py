@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from wardwright.config import Problems, parse_yaml
 from wardwright.http.auth import (
+    ROLES,
     Auth,
     Authenticator,
     Operator,
@@ -526,14 +527,16 @@ def test_the_generated_token_administers_until_the_config_names_one(tmp_path: Pa
     assert refused(own.admin(bearer(generated), LOCAL)) == (401, "invalid_admin_token")
 
 
-def test_whether_anybody_can_administer_is_known() -> None:
-    """So that the gateway generates a token, or asks for one."""
+def test_whether_somebody_has_every_right_is_known() -> None:
+    """So that the gateway generates a token, or asks for one. A viewer is not enough."""
     ring = Keyring.ephemeral()
     one = authenticator("", LOCAL, keyring=ring)
     before = one.has_admin
     ring.admin_token_once()
+    roles = [authenticator(f"operators: [{{id: o, key_env: ADMIN_TOKEN, role: {role}}}]") for role in ROLES]
 
     assert (before, one.has_admin, authenticator().has_admin) == (False, True, True)
+    assert [other.has_admin for other in roles] == [False, False, True]
 
 
 # the section
