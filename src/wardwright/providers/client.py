@@ -452,6 +452,7 @@ class _Connection(asyncio.Protocol):
         self._timer = None
         now = self.loop.time()
         response = self._response
+        end: End = "broken"
         if response is None:
             due, message = self._idle_since + self._pool.keep, ""
         elif not response.status:
@@ -462,12 +463,13 @@ class _Connection(asyncio.Protocol):
                 due = now + response._idle
             if response._deadline is not None and response._deadline <= due:
                 due, message = response._deadline, "the provider's answer took too long"
+                end = "closed"  # our limit, not the provider's failure
         if now < due:
             self._arm(due)
         elif response is None:
             self._pool.retire(self)
         else:
-            response._fail(ProviderFailed("timeout", message))
+            response._fail(ProviderFailed("timeout", message), end)
             self.abort()
 
 

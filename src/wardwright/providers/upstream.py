@@ -57,6 +57,7 @@ class Upstream:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
+        now: Callable[[], float] = SYSTEM_CLOCK.monotonic,
     ) -> None:
         if config.url is None:
             raise ValueError(f"provider '{config.name}' has no address")
@@ -64,6 +65,7 @@ class Upstream:
         self._client = client
         self._sleep = sleep
         self._jitter = jitter
+        self._now = now  # the breakers' time
         self._breakers: dict[str, Breaker] = {}
         key = config.key.read(environ) if config.key is not None else ""
         further = [(name, value if isinstance(value, str) else value.read(environ)) for name, value in config.headers]
@@ -105,7 +107,7 @@ class Upstream:
     def blocked(self, model: str) -> bool:
         """Whether the circuit breaker holds requests for `model` back."""
         breaker = self._breakers.get(model)
-        return breaker is not None and breaker.blocked(asyncio.get_running_loop().time())
+        return breaker is not None and breaker.blocked(self._now())
 
     def ids(self, call_ids: Iterable[str]) -> dict[str, str]:
         """Tool-call ids that this provider would refuse, and what to send instead (G24). The same every time."""
@@ -137,7 +139,7 @@ class Upstream:
         attempt = 0
         failed: ProviderFailed | None = None
         while True:
-            now = loop.time()
+            now = self._now()
             if not breaker.enter(now):
                 raise failed or _held_back(breaker.wait(now))
             try:
@@ -160,7 +162,7 @@ class Upstream:
             except BaseException:
                 breaker.leave()  # cancelled: nothing is known about the provider
                 raise
-            self._judge(breaker, failed, deadline)
+            self._judge(breaker, failed, late=deadline is not None and loop.time() >= deadline)
             wait = self._wait(failed, attempt)
             if wait is None or (deadline is not None and loop.time() + wait >= deadline):
                 raise failed
@@ -173,21 +175,20 @@ class Upstream:
         """Keeps no connection any longer; answers that are under way come to their end."""
         self._client.drop(self._pool)
 
-    def _judge(self, breaker: Breaker, failed: ProviderFailed, deadline: float | None) -> None:
+    def _judge(self, breaker: Breaker, failed: ProviderFailed, *, late: bool) -> None:
         """What a failure says about the provider."""
-        now = asyncio.get_running_loop().time()
         if failed.kind == "status" and failed.status < 500 and failed.status not in (408, 429):
             breaker.succeed()  # it is there, and said no
-        elif failed.kind == "busy" or (failed.kind == "timeout" and deadline is not None and now >= deadline):
+        elif failed.kind == "busy" or (failed.kind == "timeout" and late):
             breaker.leave()  # our own limits
         else:
-            breaker.fail(now)
+            breaker.fail(self._now())
 
     def _ended(self, breaker: Breaker, end: End) -> None:
         if end == "complete":
             breaker.succeed()
         elif end == "broken":
-            breaker.fail(asyncio.get_running_loop().time())
+            breaker.fail(self._now())
 
     def _wait(self, failed: ProviderFailed, attempt: int) -> float | None:
         """Seconds until the next try; None when there is none."""
