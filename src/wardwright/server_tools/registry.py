@@ -26,7 +26,7 @@ from wardwright.server_tools.settings import NO_PARAMETERS, Engine, ServerTool, 
 from wardwright.server_tools.snippet import snippet_tool
 from wardwright.wire.edit import ToolSpec
 from wardwright.wire.turn import Caller
-from weakincentives.clock import SYSTEM_CLOCK
+from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import DeadlineExceededError, WinkError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, Tool, ToolContext, ToolResult
@@ -35,6 +35,12 @@ from weakincentives.runtime.workers import run_aside
 
 AT_ONCE: Final = 8
 """Calls of one model's server tools that run at the same time, unless told; others wait for their turn."""
+
+ASK_AGAIN: Final = 30.0
+"""Seconds after which a request has an MCP server asked again that could not be reached, unless told."""
+
+_ERROR_CHARS: Final = 2_000
+"""Characters of an error that the model gets, however short results must be."""
 
 _LONGEST: Final = 200
 """Characters of a description that the tool runtime takes; the model gets all of it."""
@@ -86,8 +92,19 @@ class _Held:
 class ServerTools:
     """Made per model when its config is activated; `open` before the first request, `aclose` when no call is under way any more."""
 
-    def __init__(self, tools: Sequence[ServerTool], *, at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self,
+        tools: Sequence[ServerTool],
+        *,
+        at_once: int = AT_ONCE,
+        ask_again: float = ASK_AGAIN,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._tools = tuple(tools)
+        self._clock = clock
+        self._ask_again = ask_again
+        self._asked_at = clock.monotonic()
+        self._looking: asyncio.Task[bool] | None = None
         self._live: dict[str, _Live] = {}
         self._held = _Held()
         self._unavailable: dict[str, str] = {}
@@ -126,6 +143,7 @@ class ServerTools:
     async def refresh(self) -> bool:
         """Asks the MCP servers again that could not be reached. True: there are tools now that there were not before."""
         waiting, self._waiting = self._waiting, []
+        self._asked_at = self._clock.monotonic()
         found = await asyncio.gather(*(self._ask(tool) for tool in waiting))
         if any(found):
             order = {id(tool): at for at, tool in enumerate(self._tools)}
@@ -134,6 +152,11 @@ class ServerTools:
 
     async def aclose(self) -> None:
         """Ends the connections, and forgets the modules."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait([looking])
+        self._waiting = []
         held, self._held = self._held, _Held()
         self._live = {}
         for loaded in held.modules:
@@ -154,8 +177,15 @@ class ServerTools:
         return dict(self._unavailable)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What a model is told of the tools, in the order of the config."""
+        """What a model is told of the tools, in the order of the config. Never waits; has a server that was not there asked again
+        now and then, for the requests to come."""
+        if self._waiting and self._clock.monotonic() - self._asked_at >= self._ask_again and not self._is_looking:
+            self._looking = asyncio.get_running_loop().create_task(self.refresh())
         return tuple([live.spec for live in self._live.values()])
+
+    @property
+    def _is_looking(self) -> bool:
+        return self._looking is not None and not self._looking.done()
 
     def location(self, name: str) -> str:
         """Where a tool runs: `wardwright`, or `remote_mcp`."""
@@ -165,51 +195,62 @@ class ServerTools:
     def describe(self) -> tuple[Mapping[str, Any], ...]:
         """The tools for an operator's page: no source, no path, no address."""
         shown = [_shown(live.tool, live.spec) for live in self._live.values()]
-        for tool in self._waiting:
-            absent = _shown(tool, ToolSpec(tool.name, "", NO_PARAMETERS))
-            shown.append({**absent, "available": False, "reason": self._unavailable.get(tool.name, "not asked yet")})
+        for tool in self._tools:
+            if tool.engine == "mcp" and tool.name in self._unavailable:
+                absent = _shown(tool, ToolSpec(tool.name, "", NO_PARAMETERS))
+                shown.append({**absent, "available": False, "reason": self._unavailable[tool.name]})
         return tuple(shown)
 
     async def run(self, call_id: str, name: str, arguments: str, context: ServerContext) -> ServerRun:
         """Runs one call. Whatever becomes of it is told in the answer."""
-        started = SYSTEM_CLOCK.monotonic()
+        started = self._clock.monotonic()
         live = self._live.get(name)
+        metadata: Mapping[str, Any] = {}
         if live is None:
-            text = f"There is no server tool '{name}' here. Use another tool."
-            return ServerRun(
-                text, True, _record(call_id, name, None, arguments, text, "unknown_tool", started, context)
-            )
-        deadline = None if context.seconds is None else Deadline.after(max(0.0, context.seconds))
-        async with self._turns:
-            token = self._asking.set(context)
-            try:
-                outcome = await self._execute(live, ToolCall(name, arguments, call_id), context, deadline)
-            finally:
-                self._asking.reset(token)
-        if isinstance(outcome, str):
-            text = (
-                f"Tool '{name}' was not run: the time for this request is over." if outcome == "deadline" else outcome
-            )
-            word = "deadline" if outcome == "deadline" else "failed"
-            return ServerRun(text, True, _record(call_id, name, live, arguments, text, word, started, context))
-        text = outcome.text if live.tool.engine != "mcp" else cut(outcome.text, live.tool.limits.output_chars)
-        record = _record(call_id, name, live, arguments, text, outcome.outcome, started, context)
-        if isinstance(outcome.value, Answer) and outcome.value.metadata:
-            record["receipt_metadata"] = dict(outcome.value.metadata)
-        return ServerRun(text, not outcome.success, record)
+            text, word = f"There is no server tool '{name}' here. Use another tool.", "unknown_tool"
+        else:
+            deadline = None if context.seconds is None else Deadline.after(max(0.0, context.seconds))
+            async with self._turns:
+                token = self._asking.set(context)
+                try:
+                    outcome = await self._execute(live, ToolCall(name, arguments, call_id), context, deadline)
+                finally:
+                    self._asking.reset(token)
+            if isinstance(outcome, ToolOutcome):
+                text, word = outcome.text, outcome.outcome
+                if isinstance(outcome.value, Answer):
+                    metadata = outcome.value.metadata  # and its text is as long as it may be
+                else:
+                    most = live.tool.limits.output_chars
+                    text = cut(text, most if word == "ok" else max(most, _ERROR_CHARS))
+            else:
+                text, word = outcome
+        record: dict[str, Any] = {
+            "call_id": call_id,
+            "name": name,
+            **_labels(live),
+            "status": "completed" if word == "ok" else "error",
+            "outcome": word,
+            "elapsed_ms": round((self._clock.monotonic() - started) * 1000),
+            "arguments_digest": digest(context.key, arguments),
+            "result_digest": text_digest(context.key, text),
+        }
+        if metadata:
+            record["receipt_metadata"] = dict(metadata)
+        return ServerRun(text, word != "ok", record)
 
     async def _execute(
         self, live: _Live, call: ToolCall, context: ServerContext, deadline: Deadline | None
-    ) -> ToolOutcome | str:
-        """The outcome, or how the runtime itself gave up."""
+    ) -> ToolOutcome | tuple[str, str]:
+        """The outcome; or what to say, and in which word, when the runtime itself gave up."""
         # A name for the pair of session and call: a handler's idempotency key comes from it.
         session = Session(session_id=text_digest(context.key, context.caller.session_id))
         try:
             return await aexecute_tool(call, prompt=live.prompt, session=session, deadline=deadline)
         except DeadlineExceededError:
-            return "deadline"
+            return f"Tool '{call.name}' was not run: the time for this request is over.", "deadline"
         except WinkError as error:
-            return f"Tool '{call.name}' failed: {error}"
+            return f"Tool '{call.name}' failed: {error}", "failed"
 
     async def _plain(self, tool: ServerTool) -> tuple[ToolSpec, Tool[Any, Any], str]:
         if tool.engine == "module":
@@ -289,32 +330,13 @@ _LOCATIONS: Final[Mapping[Engine, tuple[str, str]]] = {
 }
 
 
-def _record(
-    call_id: str,
-    name: str,
-    live: _Live | None,
-    arguments: str,
-    text: str,
-    outcome: str,
-    started: float,
-    context: ServerContext,
-) -> dict[str, Any]:
-    location, visibility = ("unknown", "opaque") if live is None else _LOCATIONS[live.tool.engine]
-    record: dict[str, Any] = {
-        "call_id": call_id,
-        "name": name,
-        "engine": "" if live is None else live.tool.engine,
-        "execution_location": location,
-        "visibility_level": visibility,
-        "status": "completed" if outcome == "ok" else "error",
-        "outcome": outcome,
-        "elapsed_ms": round((SYSTEM_CLOCK.monotonic() - started) * 1000),
-        "arguments_digest": digest(context.key, arguments),
-        "result_digest": text_digest(context.key, text),
-    }
-    if live is not None and live.source_hash:
-        record["source_hash"] = live.source_hash
-    return record
+def _labels(live: _Live | None) -> Mapping[str, str]:
+    """What a receipt says of the engine."""
+    if live is None:
+        return {"engine": "", "execution_location": "unknown", "visibility_level": "opaque"}
+    location, visibility = _LOCATIONS[live.tool.engine]
+    labels = {"engine": live.tool.engine, "execution_location": location, "visibility_level": visibility}
+    return {**labels, "source_hash": live.source_hash} if live.source_hash else labels
 
 
 def _shown(tool: ServerTool, spec: ToolSpec) -> dict[str, Any]:

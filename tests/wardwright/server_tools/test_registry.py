@@ -287,6 +287,15 @@ def test_what_the_model_reads_of_a_module(body: str, text: str, outcome: str, tm
     assert (ran.text, ran.record["outcome"]) == (text, outcome)
 
 
+def test_a_long_error_is_cut(tmp_path: Path) -> None:
+    """An error never floods the model."""
+    ran = run(
+        module(tmp_path, SPEC + "def run(a, c): raise ValueError('x' * 9000)\n", "limits: {output_chars: 10}"), "x"
+    )
+
+    assert ran.text == f"{'x' * 2000}\n[Cut: the first 2000 of 9000 characters are shown. Ask for less.]"
+
+
 def test_a_module_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     """Its thread is left behind, the model is told."""
     text = SPEC + "import threading\ndef run(arguments, context):\n    threading.Event().wait(2)\n"

@@ -16,6 +16,7 @@ from wardwright.config import Problems, load_config
 from wardwright.server_tools import ServerContext, ServerTools, compile_server_tools
 from wardwright.wire.turn import Caller
 from weakincentives.adapters.mcp import mcp_app
+from weakincentives.clock import SYSTEM_CLOCK, Clock, FakeClock
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, tool
 
 CONTEXT = ServerContext(Caller(session_id="s"), "coding", dict, b"key")
@@ -45,13 +46,13 @@ def address() -> Iterator[str]:
         thread.join()
 
 
-def tools_of(*lines: str, more: str = "") -> ServerTools:
+def tools_of(*lines: str, more: str = "", clock: Clock = SYSTEM_CLOCK) -> ServerTools:
     text = "server_tools:\n  - engine: mcp\n    name: words\n" + "".join(f"    {line}\n" for line in lines) + more
     problems = Problems("f")
     node = load_config(text).models[0].sections["server_tools"]
     tools = compile_server_tools(node, None, problems, modules_from=Path("/"))
     assert problems.found == []
-    return ServerTools(tools)
+    return ServerTools(tools, ask_again=30.0, clock=clock)
 
 
 def using(tools: ServerTools, work: Callable[[ServerTools], Awaitable[Any]]) -> Any:
@@ -134,6 +135,40 @@ def test_a_server_that_comes_later_is_found(address: str, monkeypatch: pytest.Mo
         return before, await live.refresh(), [spec.name for spec in live.specs()], live.unavailable
 
     assert using(tools, work) == ({"a"}, True, ["look_up", "a"], {})
+
+
+def test_requests_have_a_missing_server_asked_again(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once, and none of them waits for the answer."""
+    monkeypatch.delenv("WORDS_AUTH", raising=False)
+    clock = FakeClock()
+    tools = tools_of(f"url: {address}", "headers_env: {Authorization: WORDS_AUTH}", clock=clock)
+
+    async def work(live: ServerTools) -> Any:
+        monkeypatch.setenv("WORDS_AUTH", "Bearer s3cret")
+        clock.advance(29.0)
+        live.specs()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        clock.advance(1.0)
+        first = live.specs()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+        return others, first, [spec.name for spec in live.specs()]
+
+    assert using(tools, work) == (set(), (), ["words_look_up"])
+
+
+def test_closing_does_not_wait_for_a_server_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody needs any more is given up."""
+    monkeypatch.setenv("WORDS_AUTH", "x")
+    clock = FakeClock()
+    tools = tools_of("command: [no-such-program-anywhere]", "env: [WORDS_AUTH]", clock=clock)
+
+    async def work(live: ServerTools) -> Any:
+        clock.advance(30.0)
+        live.specs()
+        await live.aclose()
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert using(tools, work) == set()
 
 
 def test_a_name_that_is_taken_is_not_given_twice(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
