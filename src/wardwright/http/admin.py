@@ -18,7 +18,9 @@ from starlette.responses import Response, StreamingResponse
 
 from wardwright.archive import SessionUnknown
 from wardwright.errors import ConfigError, GovernanceUnavailable, VersionConflict, WardwrightError
-from wardwright.http import admin_approvals, admin_models, admin_plans, admin_receipts, admin_sessions
+from wardwright.http.admin_plans import problem_json
+from wardwright.http.admin_routes import ROUTES
+from wardwright.http.openapi import document
 from wardwright.http.route import Ask, Gateway, Lines, Route, dump, read_body, read_query
 from wardwright.wire.refusal import Refusal
 
@@ -26,18 +28,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-ROUTES: Final[tuple[Route, ...]] = (
-    *admin_receipts.ROUTES,
-    *admin_plans.ROUTES,
-    *admin_sessions.ROUTES,
-    *admin_approvals.ROUTES,
-    *admin_models.ROUTES,
-)
-"""All that can be asked. The first that fits a path answers."""
-
-PREFIXES: Final = ("/v1/receipts", "/v1/wardwright")
-"""Every path of these belongs here."""
-
+DOCUMENT: Final = "/openapi.json"
 BODY_BYTES: Final = 8 * 1024 * 1024
 WAITING: Final = 4
 """Questions over the whole archive that may wait for the one that is being answered."""
@@ -64,7 +55,7 @@ class _Refused(Exception):
 
 
 class AdminApp:
-    """An ASGI application for the paths of `PREFIXES`. Lives as long as the gateway; `close` when it ends."""
+    """An ASGI application. Lives as long as the gateway; `close` when it ends."""
 
     def __init__(self, gateway: Gateway, *, body_bytes: int = BODY_BYTES) -> None:
         self._gateway = gateway
@@ -94,6 +85,8 @@ class AdminApp:
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
+        if request.scope["path"] == DOCUMENT and request.method == "GET":
+            return _json(document())
         route, path = _find(request.method, request.scope["path"])
         headers = dict(request.headers.items())
         peer = request.client.host if request.client is not None else ""
@@ -108,10 +101,13 @@ class AdminApp:
         ask = Ask(self._gateway, operator.id, path, query, body)
         found = await self._ask(route, ask)
         if route.activates:
-            await self._gateway.overlay.poll()
+            overlay = self._gateway.overlay
+            await overlay.poll()
+            if overlay.plan_error:
+                found = {**found, "problem": overlay.plan_error}
         if isinstance(found, Lines):
             return StreamingResponse(self._lines(found.lines), 200, {**_FIXED, "content-type": "application/x-ndjson"})
-        return Response(dump(found), 200, {**_FIXED, "content-type": "application/json"})
+        return _json(found)
 
     async def _body(self, request: Request) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -170,9 +166,13 @@ def _find(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
     raise _Refused(404, "not_found", "There is nothing at this address. /openapi.json lists what there is.")
 
 
+def _json(value: Any) -> Response:
+    return Response(dump(value), 200, {**_FIXED, "content-type": "application/json"})
+
+
 def _told(error: WardwrightError) -> Response:
     if isinstance(error, ConfigError):
-        problems = [admin_plans.problem_json(problem) for problem in error.problems]
+        problems = [problem_json(problem) for problem in error.problems]
         message = f"The plan has {len(problems)} problem{'s' if len(problems) != 1 else ''}; nothing was changed."
         return _error(422, "invalid_plan", message, problems=problems)
     if isinstance(error, SessionUnknown):

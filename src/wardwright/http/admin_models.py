@@ -13,7 +13,7 @@ import yaml
 from wardwright import receipts
 from wardwright.config import parse_config
 from wardwright.errors import ConfigError
-from wardwright.http.admin_plans import activate, current_epoch
+from wardwright.http.admin_plans import PROBLEM, activate, current_epoch
 from wardwright.http.route import (
     NOTE,
     TEXT,
@@ -250,6 +250,7 @@ ROUTES: Final[tuple[Route, ...]] = (
             epoch=WHOLE,
             plan_hash=_STRING,
             at_ms={"type": "integer"},
+            problem=PROBLEM,
         ),
         body=object_schema(
             ("source", "expected_epoch"),

@@ -33,8 +33,16 @@ from wardwright.receipts import rules_of
 from wardwright.store import PlanEpoch
 from wardwright.wire.turn import Caller
 
+PROBLEM: Final[Schema] = {
+    "type": "string",
+    "description": "It is in force, but this process could not follow it and still rules by the one before.",
+}
 _EPOCH: Final = object_schema(
-    ("epoch", "plan_hash", "at_ms"), epoch=WHOLE, plan_hash={"type": "string"}, at_ms={"type": "integer"}
+    ("epoch", "plan_hash", "at_ms"),
+    epoch=WHOLE,
+    plan_hash={"type": "string"},
+    at_ms={"type": "integer"},
+    problem=PROBLEM,
 )
 
 

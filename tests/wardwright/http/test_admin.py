@@ -12,10 +12,11 @@ import pytest
 from wardwright import approvals, receipts
 from wardwright.approvals import Held
 from wardwright.cli import main
+from wardwright.errors import WireError
 from wardwright.history import Delta, scope_key
-from wardwright.http.admin import ROUTES
+from wardwright.http.admin_routes import ROUTES
 from wardwright.http.route import Route
-from wardwright.overlay import Stop
+from wardwright.overlay import Overlay, Stop
 from wardwright.store import ReceiptQuery
 from wardwright.wire.turn import Caller
 
@@ -351,6 +352,20 @@ def test_a_plan_is_activated_for_everybody_and_followed_here_at_once(desk: Desk)
     assert current["current"] == {"epoch": 1, "plan_hash": made["plan_hash"], "models": ["coding"], "rules": 3}
     assert current["history"] == [made]
     assert desk.get(f"{ADMIN}/plans/1")["source"] == OTHER
+
+
+def test_a_plan_that_this_process_cannot_follow_is_told(desk: Desk) -> None:
+    """It compiles, but a secret it names is not here: the operator reads it in the answer, and the old plan goes on ruling."""
+    before = desk.plan
+
+    async def fail(epoch: Any) -> None:
+        raise WireError("the environment variable KEY is not set")
+
+    desk.overlay = Overlay(desk.store, now_ms=desk.now_ms, on_plan=fail)
+    made = desk.post(f"{ADMIN}/plans/activate", {"source": OTHER, "expected_epoch": 0})
+
+    assert (made["epoch"], made["problem"]) == (1, "the environment variable KEY is not set")
+    assert desk.plan is before
 
 
 def test_two_operators_cannot_activate_over_each_other(desk: Desk) -> None:
