@@ -8,6 +8,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wardwright.catalog import Catalog, default_entries
 from wardwright.config import Problems, parse_yaml
@@ -432,6 +434,54 @@ def test_several_choices_without_server_tools_are_fine() -> None:
     body = request("chat_completions", n=2)
 
     assert prepared("chat_completions", body, server_tools=[OWN], tools_ok=False).injected == frozenset()
+
+
+NAMES = ("a", "b", "shell_exec", "web")
+RULES = st.lists(
+    st.tuples(st.sampled_from(["hide", "augment", "replace"]), st.sampled_from([*NAMES, "*", "s*", "own_*"])),
+    max_size=4,
+)
+
+
+@EACH_WIRE
+@given(
+    names=st.lists(st.sampled_from(NAMES), unique=True),
+    stripped=st.sets(st.sampled_from(NAMES)),
+    rules=RULES,
+    mode=st.sampled_from(["observe", "patch"]),
+    forced=st.integers(0, 3),
+    tools_ok=st.booleans(),
+)
+def test_what_is_taken_away_is_never_seen(
+    wire: str, names: list[str], stripped: set[str], rules: Any, mode: str, forced: int, tools_ok: bool
+) -> None:
+    """Whatever the rules are: the body can be read again, says what it said, and shows exactly what the record claims."""
+    written = [
+        {"id": f"r{at}", "action": action, "match": {"name": name}}
+        | ({"description_append": "More."} if action == "augment" else {})
+        | ({"tool": {"description": "Other."}} if action == "replace" else {})
+        for at, (action, name) in enumerate(rules)
+    ]
+    choice = names[forced] if forced < len(names) else ""
+    body = request(wire, *names, choice=choice)
+    before = turn_of(wire, body)
+    found = prepared(
+        wire,
+        body,
+        mediation(json.dumps({"mode": mode, "rules": written})),
+        ruling(stripped=tuple(sorted(stripped))),
+        server_tools=[OWN],
+        tools_ok=tools_ok,
+    )
+    after = turn_of(wire, found.body)
+    visible = {tool.name for tool in after.tools}
+    chosen = set() if after.tool_choice is None else set(after.tool_choice.names)
+
+    assert after.items == before.items
+    assert visible.isdisjoint(stripped | found.hidden)
+    assert visible == found.shown == {one["name"] for one in found.record["tools"] if one["visible_to_provider"]}
+    assert visible - found.injected == set(names) - stripped - found.hidden
+    assert chosen <= visible
 
 
 # --- what comes back ---------------------------------------------------------------------------------------------------
