@@ -1,4 +1,4 @@
-"""The `wardwright` command: check, simulate, replay, diff, report, receipts, init.
+"""The `wardwright` command: check, simulate, replay, diff, report, receipts, keys, init.
 
 Every answer can be had as JSON. What is wrong with a file goes to standard error as `file:line:column: path: message`; bad input
 ends with one line and exit code 1, never with a traceback. Decides nothing: each command asks one module and prints what it says.
@@ -24,6 +24,8 @@ from wardwright.archive import ExportedArchive, StoredArchive, session_caller, s
 from wardwright.cases import Outcome, load_cases, play
 from wardwright.config import load_config
 from wardwright.errors import ConfigError, Problem, WardwrightError
+from wardwright.history import scope_key
+from wardwright.keys import Keyring, hash_key, is_ring, new_secret, signing_keys_of
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.receipts import FILTERS, Receipt, explain
 from wardwright.replay import Decided, Replay
@@ -46,6 +48,8 @@ app = typer.Typer(
 )
 receipts_app = typer.Typer(help="Reads the receipts of a store.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(receipts_app, name="receipts")
+keys_app = typer.Typer(help="Makes and replaces keys.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(keys_app, name="keys")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path, typer.Option("--config", help="The plan: a model artifact or a deployment.")]
@@ -160,7 +164,8 @@ def simulate(
         str, typer.Option("--db", help="Start from what this store remembers of --session; nothing is written there.")
     ] = "",
     key_file: Annotated[
-        Path | None, typer.Option(help="With --db: the session's digest key, to know equal arguments again.")
+        Path | None,
+        typer.Option(help="With --db: the ring of keys, or the session's digest key, to know equal arguments again."),
     ] = None,
     step_ms: Annotated[int, typer.Option(min=0, help="Milliseconds between two gates.")] = 0,
     as_recorded: Annotated[
@@ -176,7 +181,7 @@ def simulate(
         with _store(db) as store:
             caller = session_caller(store, session)
             turns = [replace(turn, model=model or turn.model) for turn in talk.turns]
-            key = b"simulation" if key_file is None else _bytes(key_file)
+            key = b"simulation" if key_file is None else _digest_key(store, caller, key_file)
             registers = session_registers(store, plan, turns, caller, key)
     found = run_simulation(
         plan,
@@ -426,13 +431,13 @@ def verify_receipts(
     db: Database,
     key_file: Annotated[
         list[Path] | None,
-        typer.Option("--key-file", help="A key checkpoints and erasures were signed with; may be repeated."),
+        typer.Option("--key-file", help="A ring, or a key that something was signed with; may be repeated."),
     ] = None,
     anchor: Annotated[str, typer.Option(help="The mark of a checkpoint that must still be there.")] = "",
     json: Json = False,
 ) -> None:
     """Walk every chain of receipts. Exit code 1 when one was changed, removed, emptied, moved, hidden or cut off."""
-    keys = [_bytes(path) for path in key_file or ()]
+    keys = [key for path in key_file or () for key in signing_keys_of(path)]
     with _store(db) as store:
         found = verify(store, keys, anchor=anchor)
     if json:
@@ -461,12 +466,12 @@ def verify_receipts(
 @receipts_app.command("checkpoint")
 def sign_receipts(
     db: Database,
-    key_file: Annotated[Path, typer.Option("--key-file", help="The key to sign with.")],
+    key_file: Annotated[Path, typer.Option("--key-file", help="The ring of keys, or the key, to sign with.")],
     json: Json = False,
 ) -> None:
     """Sign where every chain ends now. Keep the mark it prints where nobody who can write the store can: `verify --anchor`."""
     with _store(db) as store:
-        made = checkpoint(store, _now_ms(), _bytes(key_file))
+        made = checkpoint(store, _now_ms(), signing_keys_of(key_file)[0])
     if json:
         _print_json({"number": made.number, "mark": mark(made), "chains": len(made.heads)})
     else:
@@ -477,7 +482,7 @@ def sign_receipts(
 def retain_receipts(
     db: Database,
     before: Annotated[str, typer.Option(help="Receipts older than this date or time go.")],
-    key_file: Annotated[Path, typer.Option("--key-file", help="The key to sign the cut with.")],
+    key_file: Annotated[Path, typer.Option("--key-file", help="The ring of keys, or the key, to sign the cut with.")],
     json: Json = False,
 ) -> None:
     """Remove old receipts. A signed cut stands for them, so that the chain still verifies."""
@@ -485,7 +490,7 @@ def retain_receipts(
     if until is None:
         raise BadInput("--before: say from when on receipts stay")
     with _store(db) as store:
-        gone = retain(store, until, _now_ms(), _bytes(key_file))
+        gone = retain(store, until, _now_ms(), signing_keys_of(key_file)[0])
     _print_json({"removed": gone}) if json else _say(f"{gone} receipts removed")
 
 
@@ -493,12 +498,14 @@ def retain_receipts(
 def erase_tenant(
     tenant: Annotated[str, typer.Argument(help="Whose data.")],
     db: Database,
-    key_file: Annotated[Path, typer.Option("--key-file", help="The key that vouches for the erasure.")],
+    key_file: Annotated[
+        Path, typer.Option("--key-file", help="The ring of keys, or the key, that vouches for the erasure.")
+    ],
     json: Json = False,
 ) -> None:
     """Erase all of a tenant: sessions, held replies and what receipts say. Links stay, so that the chain still verifies."""
     with _store(db) as store:
-        gone = erase(store, tenant, _now_ms(), _bytes(key_file))
+        gone = erase(store, tenant, _now_ms(), signing_keys_of(key_file)[0])
     _print_json({"erased": gone}) if json else _say(f"{gone} sessions and receipts erased")
 
 
@@ -508,6 +515,78 @@ def reindex_receipts(db: Database, json: Json = False) -> None:
     with _store(db) as store:
         store.reindex()
     _print_json({"ok": True}) if json else _say("the index was made anew")
+
+
+# keys
+
+Ring = Annotated[Path, typer.Argument(help="The file with the ring of keys.")]
+
+
+@keys_app.command("create")
+def create_ring(file: Ring, json: Json = False) -> None:
+    """Make a ring, for machines that share a database. `serve` makes one beside a database file by itself."""
+    _say_ring(Keyring.create(file, now_ms=_now_ms()), file, json)
+
+
+@keys_app.command("list")
+def list_ring(file: Ring, json: Json = False) -> None:
+    """Show the generations of a ring; nothing secret."""
+    _say_ring(Keyring.load(file), file, json)
+
+
+@keys_app.command("rotate")
+def rotate_ring(file: Ring, json: Json = False) -> None:
+    """Seal and sign with a new generation from now on. The older ones still open and verify; counters go on."""
+    ring = Keyring.load(file)
+    ring.rotate(_now_ms())
+    _say_ring(ring, file, json)
+
+
+@keys_app.command("retire")
+def retire_generation(
+    file: Ring, generation: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")], json: Json = False
+) -> None:
+    """Take a generation out. What it sealed is lost, and what it signed no longer verifies."""
+    ring = Keyring.load(file)
+    ring.retire(generation)
+    _say_ring(ring, file, json)
+
+
+@keys_app.command("replace-digest")
+def replace_digest(file: Ring, json: Json = False) -> None:
+    """Use another digest secret for sessions that begin an hour from now, because the old one leaked."""
+    since = Keyring.load(file).replace_digest(_now_ms())
+    _print_json({"from_ms": since}) if json else _say(f"sessions that begin after {_time(since)} UTC use the new one")
+
+
+@keys_app.command("export")
+def export_ring(file: Ring, json: Json = False) -> None:
+    """Print the whole ring on one line, for WARDWRIGHT_KEYS. Secret."""
+    text = Keyring.load(file).export()
+    _print_json({"ring": text}) if json else _say(text)
+
+
+@keys_app.command("admin")
+def new_admin_token(file: Ring, json: Json = False) -> None:
+    """Replace the generated admin token and print the new one, this one time."""
+    token = Keyring.load(file).new_admin_token()
+    _print_json({"token": token}) if json else _say(token)
+
+
+@keys_app.command("new")
+def new_key(json: Json = False) -> None:
+    """Print a new key for a caller or an operator, and its hash for the config."""
+    key = new_secret()
+    _print_json({"key": key, "hash": hash_key(key)}) if json else _say(f"key:  {key}\nhash: {hash_key(key)}")
+
+
+@keys_app.command("hash")
+def hash_of_key(json: Json = False) -> None:
+    """Read a key from standard input and print its hash for the config."""
+    key = (typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()).strip()
+    if not key:
+        raise BadInput("keys hash: no key on standard input")
+    _print_json({"hash": hash_key(key)}) if json else _say(hash_key(key))
 
 
 # init
@@ -594,6 +673,23 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _digest_key(store: Store, caller: Caller, path: Path) -> bytes:
+    """The key of a session's digests: the file itself, or what its ring makes of the session."""
+    if not is_ring(path):
+        return _bytes(path)
+    scope = scope_key("session_id", caller)
+    return Keyring.load(path).session_key(scope, store.load((scope,), lambda _: ())[scope].head.since_ms)
+
+
+def _say_ring(ring: Keyring, file: Path, json: bool) -> None:
+    if json:
+        made = [{"id": name, "made_ms": at_ms} for name, at_ms in ring.generations]
+        _print_json({"file": str(file), "generations": made, "admin_token": bool(ring.admin_hash)})
+        return
+    for name, at_ms in ring.generations:
+        _say(f"{name}  {_time(at_ms) if at_ms else 'at the first start'}")
 
 
 def _now_ms() -> int:

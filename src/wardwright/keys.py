@@ -452,21 +452,16 @@ def ring_path(database: str) -> Path | None:
     return Path(f"{database}.keys")
 
 
+def is_ring(path: str | os.PathLike[str]) -> bool:
+    """Whether a file that somebody names holds a ring, and not a key of another kind."""
+    return _parsed(_file_bytes(Path(path))) is not None
+
+
 def signing_keys_of(path: str | os.PathLike[str]) -> tuple[bytes, ...]:
     """The keys in a file that somebody names to sign or to verify with, newest first: those of a ring, or the file's bytes."""
-    place = Path(path)
-    try:
-        text = place.read_bytes()
-    except OSError as error:
-        problem = error.strerror or "unreadable"
-    else:
-        ring = _parsed(text)
-        if ring is not None:
-            return tuple(one.signing for one in reversed(ring.generations))
-        if text:
-            return (text,)
-        problem = "it is empty"
-    raise KeysUnusable(f"The key file {place} cannot be used: {problem}.")
+    text = _file_bytes(Path(path))
+    ring = _parsed(text)
+    return (text,) if ring is None else tuple(one.signing for one in reversed(ring.generations))
 
 
 # Inside
@@ -546,6 +541,17 @@ def _read(path: Path) -> _Ring:
     if problem:
         raise KeysUnusable(f"The key file {path} cannot be used: {problem}.")
     return _parse(text, f"the key file {path}")
+
+
+def _file_bytes(path: Path) -> bytes:
+    try:
+        text = path.read_bytes()
+        problem = "" if text else "it is empty"
+    except OSError as error:
+        text, problem = b"", error.strerror or "unreadable"
+    if problem:
+        raise KeysUnusable(f"The key file {path} cannot be used: {problem}.")
+    return text
 
 
 def _file_text(path: Path) -> tuple[str, str]:

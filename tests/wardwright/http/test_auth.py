@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import logging
+import re
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from wardwright.cli import keys_app
 from wardwright.config import Problems, parse_yaml
 from wardwright.http.auth import (
     ROLES,
@@ -34,6 +36,8 @@ from wardwright.wire.refusal import Refusal
 from wardwright.wire.turn import Caller
 from weakincentives.clock import FakeClock
 
+PAGE = (Path(__file__).parents[3] / "docs" / "keys.md").read_text("utf-8")
+BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
 KEY, OTHER, ADMIN, APPROVER = (new_secret() for _ in range(4))
 SHARED = "an issuer's shared secret of 32+ characters"
 NOW = 1_700_000_000
@@ -686,6 +690,39 @@ def test_a_public_key_of_another_kind_is_refused(tmp_path: Path) -> None:
     text = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     with pytest.raises(KeysUnusable, match="expected an Ed25519 public key in PEM form, or a shared secret"):
         authenticator(environ={**ENVIRON, "ISSUER_KEY": text})
+
+
+# the page
+
+
+def test_the_section_of_the_page_is_one_that_works() -> None:
+    """docs/keys.md shows nothing that `check` would refuse or warn of."""
+    problems = Problems("keys.md")
+    root = parse_yaml(BLOCKS["yaml"], problems)
+    auth = compile_auth(root.items()["auth"], problems)
+
+    assert problems.found == []
+    assert ([key.id for key in auth.keys], auth.operators[0].role) == (["ci", "agents"], "approver")
+
+
+def test_the_attestation_of_the_page_is_one_that_holds(tmp_path: Path) -> None:
+    """What docs/keys.md makes is believed by a gateway with that audience and that secret."""
+    made: dict[str, Any] = {}
+    exec(BLOCKS["python"], made)
+    headers = {name.lower(): value for name, value in made["headers"].items()}
+    section = "attestation: {audience: ward.example.org, issuers: [{id: runtime, key_env: ISSUER_KEY}]}"
+    environ = {"ISSUER_KEY": "a shared secret of at least 32 characters"}
+    clock = FakeClock(1_799_999_000)
+    one = Authenticator(compiled(section)[0], Keyring.ephemeral(), LOCAL, clock=clock, environ=environ)
+
+    assert one.trust(known(one, {}), headers, made["body"], LOCAL) == Trust(True, "attestation:runtime")
+
+
+def test_every_command_of_the_page_exists() -> None:
+    """docs/keys.md names what `wardwright keys` has."""
+    named = set(re.findall(r"wardwright keys ([a-z-]+)", PAGE))
+
+    assert named == {command.name for command in keys_app.registered_commands}
 
 
 # no secret is told
