@@ -38,7 +38,7 @@ def written(name: str, value: Json) -> bytes:
 class Relay(ABC):
     """Passes one answer on to the client. Lives as long as that answer, which may take several upstream replies (rounds)."""
 
-    __slots__ = ("_assembler", "_head", "_heard", "_hold_hosted", "_hold_text", "_hold_thoughts", "_kept", "_out", "_over",
+    __slots__ = ("_assembler", "_broken", "_first", "_given_now", "_head", "_heard", "_hold_hosted", "_hold_text", "_hold_thoughts", "_kept", "_out", "_over",
                  "_passing", "_size", "_tell_usage", "_usage", "held_bytes", "released")  # fmt: skip
 
     wire: ClassVar[WireName]
@@ -66,6 +66,12 @@ class Relay(ABC):
         """Where the wire lets the caller choose: whether it asked for the usage."""
         self._usage: Json = None
         self._over = False
+        self._broken = False
+        """An event was refused, so nobody can say any more what the reply is."""
+        self._first = True
+        """No earlier upstream reply is part of the answer."""
+        self._given_now = False
+        """Something of the current upstream reply was passed on."""
         self._size = 0
         """Of the event that is looked at."""
         self.held_bytes = 0
@@ -112,19 +118,38 @@ class Relay(ABC):
 
     def feed(self, data: bytes) -> bytes:
         """Upstream bytes, cut anywhere -> what the client may get now."""
+        self._going()
         try:
             self._assembler.feed(data)
+        except WireError:
+            self._broken = True
+            raise
         finally:  # what came before the bad event passes however the bytes are cut
             self._take_in()
         return self._given()
 
     def close(self) -> bytes:
         """The upstream connection ended."""
-        try:
-            self._assembler.close()
-        finally:
-            self._take_in()
+        if not self._broken:
+            try:
+                self._assembler.close()
+            except WireError:
+                self._broken = True
+                raise
+            finally:
+                self._take_in()
         return self._given()
+
+    def restart(self) -> None:
+        """Forgets the current upstream reply, of which nothing was passed on: another takes its place."""
+        if self._given_now:
+            raise ValueError("the client has a part of this reply; it can be gone on with or refused, not replaced")
+        self._going()
+        if self._first:
+            self._begin()
+        self._again()
+        self.held_bytes = sum(map(len, self._kept))
+        self._assembler = self._listen()
 
     def next_round(self, change: Change | None = None) -> None:
         """The calls of the current upstream reply stay here; the next one continues the same message.
@@ -135,6 +160,8 @@ class Relay(ABC):
         self._usage = summed(self._usage, body.get("usage"))
         given, self._out = self._out, []
         self._go_on(body)
+        self._again()
+        self._first = self._given_now = False
         self._kept += self._out
         self._out = given
         if not self._hold_text:
@@ -158,7 +185,9 @@ class Relay(ABC):
         return self._given()
 
     def refuse(self, refusal: Refusal) -> bytes:
-        """The end: nothing that was held passes, and the client's library raises."""
+        """The end: nothing that was held passes, and the client's library raises. After the end it says nothing."""
+        if self._over:
+            return b""
         self._over = True
         self._kept = []
         self.held_bytes = 0
@@ -170,14 +199,19 @@ class Relay(ABC):
         self._heard = assembler.heard = []
         return assembler
 
+    def _going(self) -> None:
+        if self._over or self._broken:
+            raise WireError("the reply has ended or cannot be read, so nothing more of it is")
+
     def _take_in(self) -> None:
-        if self._over:
-            raise WireError("the message has ended, and more came")
+        before = len(self._out)
         for event, said in self._heard:
             self._size = len(event.data)
             if not self._pass(said):
                 self.held_bytes += self._size
         self._heard.clear()
+        if len(self._out) > before:
+            self._given_now = True
 
     def _given(self) -> bytes:
         if not self._out:
@@ -189,7 +223,7 @@ class Relay(ABC):
 
     def _judged(self, calls: Sequence[CallRuling], change: Change | None) -> Object:
         """What was held of the current reply, without the calls that may not pass."""
-        if self._over or not self.complete:
+        if self._over or self._broken or not self.complete:
             raise WireError("the reply is not whole, so nothing more of it passes")
         if change is not None and not self._hold_text:
             raise ValueError("a text can be changed only where it is held; make the relay with hold_text")
@@ -224,6 +258,10 @@ class Relay(ABC):
     def _begin(self) -> None:
         """Makes ready for the first upstream reply."""
 
+    def _again(self) -> None:
+        """Makes ready for the next upstream reply."""
+        return
+
     @abstractmethod
     def _assemble(self) -> ReplyAssembler:
         """Puts the next upstream reply together."""
@@ -242,7 +280,7 @@ class Relay(ABC):
 
     @abstractmethod
     def _go_on(self, body: Object) -> None:
-        """Writes to `_out` what was held of a reply that another follows, and makes ready for that one."""
+        """Writes to `_out` what was held of a reply that another follows."""
 
     @abstractmethod
     def _finish(self, body: Object) -> None:

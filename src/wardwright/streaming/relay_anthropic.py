@@ -15,6 +15,7 @@ from wardwright.wire.edits import objects
 from wardwright.wire.turn import Turn
 
 _THOUGHT: Final = frozenset({"thinking", "redacted_thinking"})
+_HOSTED: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 _BEGINS: Final = frozenset({"id", "type", "role", "model", "content", "usage"})
 """Of a message: what its beginning says, or what is said in a place of its own."""
 _ENDS: Final = frozenset(
@@ -85,7 +86,10 @@ class AnthropicRelay(Relay):
         """Whether a block passes before the ruling."""
         if kind == "text":
             return not self._hold_text
-        return kind in _THOUGHT or (kind != "tool_use" and not self._hold_hosted)
+        if kind in _THOUGHT:
+            return True
+        hosted = kind in _HOSTED or (isinstance(kind, str) and kind.endswith("_tool_result"))
+        return hosted and not self._hold_hosted
 
     def _opened(self, message: Json) -> Object:
         start: Object = {"type": "message", "role": "assistant"}
@@ -99,6 +103,7 @@ class AnthropicRelay(Relay):
     def _emit(self, event: Object) -> None:
         if not self._started:
             self._started = True
+            self._start = self._start or self._opened(None)
             self._out.append(written("message_start", {"type": "message_start", "message": self._start}))
         self._out.append(written(str(event["type"]), event))
 
@@ -109,7 +114,10 @@ class AnthropicRelay(Relay):
     def _go_on(self, body: Object) -> None:
         for block in objects(body.get("content")):
             self._block(block)
+
+    def _again(self) -> None:
         self._numbers = {}
+        self._further = {}
 
     def _finish(self, body: Object) -> None:
         for block in objects(body.get("content")):

@@ -25,12 +25,14 @@ _END: Final = b"data: [DONE]\n\n"
 class ChatRelay(Relay):
     """As `Relay`."""
 
-    __slots__ = ("_apart", "_before", "_begun", "_named", "_now")
+    __slots__ = ("_apart", "_before", "_begun", "_lead", "_named", "_now")
 
     wire = "chat_completions"
 
     def _begin(self) -> None:
-        self._now = frozenset((*_THOUGHT, *self._passing, *(() if self._hold_text else _TEXT))) - _NEVER
+        self._now = frozenset((*_THOUGHT, *_TEXT, *self._passing)) - _NEVER
+        if self._hold_text:
+            self._now -= frozenset(_TEXT)
         """Fields of a delta that pass at once."""
         self._begun: set[int] = set()
         """Choices the client has heard of."""
@@ -39,7 +41,8 @@ class ChatRelay(Relay):
         self._named = False
         self._apart = True
         """The usage comes in a chunk of its own."""
-        self._head["object"] = "chat.completion.chunk"
+        self._lead: Object = {**self._head, "object": "chat.completion.chunk"}
+        """What every chunk begins with."""
 
     def _assemble(self) -> chat_completions.StreamAssembler:
         return chat_completions.StreamAssembler(passing=self._passing)
@@ -54,7 +57,6 @@ class ChatRelay(Relay):
         choices = said.get("choices")
         if said.get("usage") is not None:
             self._apart = not choices
-            whole = False
         if not isinstance(choices, list):
             return whole
         passed: list[Json] = []
@@ -82,7 +84,7 @@ class ChatRelay(Relay):
                 probable = choice.get("logprobs") if only_words and ("content" in words or "refusal" in words) else None
                 passed.append(self._choice(index if isinstance(index, int) else position, words, probable))
         if passed:
-            chunk: Object = {**self._head, "choices": passed}
+            chunk: Object = {**self._lead, "choices": passed}
             if "obfuscation" in said:
                 chunk["obfuscation"] = said["obfuscation"]
             self._out.append(b"data: %b\n\n" % write(chunk))
@@ -104,12 +106,12 @@ class ChatRelay(Relay):
         """Who speaks, from the first event that says so. Some providers begin with an event that leaves it empty."""
         for key in _HEAD:
             value = said.get(key)
-            if value is not None and not self._head.get(key):
-                self._head[key] = value
-        self._named = bool(self._head.get("id"))
+            if value is not None and not self._lead.get(key):
+                self._lead[key] = value
+        self._named = bool(self._lead.get("id"))
 
     def _chunk(self, index: int, words: Object, probable: Json = None) -> None:
-        self._out.append(written("", {**self._head, "choices": [self._choice(index, words, probable)]}))
+        self._out.append(written("", {**self._lead, "choices": [self._choice(index, words, probable)]}))
 
     def _text(self, choice: Object) -> None:
         """What was held of a choice, but for its calls."""
@@ -142,10 +144,10 @@ class ChatRelay(Relay):
             if index not in self._begun:
                 self._chunk(index, {"content": ""})
             end: Object = {"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}
-            ends.append({**self._head, "choices": [end]})
+            ends.append({**self._lead, "choices": [end]})
         if self._tell_usage and self._usage is not None:
             if self._apart:
-                ends.append({**self._head, "choices": [], "usage": self._usage})
+                ends.append({**self._lead, "choices": [], "usage": self._usage})
             elif ends:
                 ends[-1]["usage"] = self._usage
         self._out += [written("", end) for end in ends]

@@ -28,19 +28,20 @@ _FIELDS: Final = frozenset(
     }
 )  # fmt: skip
 """Of a response. What is not listed stays here, unless the operator lets it through: it may tell a call once more."""
-_NEVER: Final = frozenset(
+_HOSTED: Final = frozenset(
     {
-        "apply_patch_call",
-        "computer_call",
-        "custom_tool_call",
-        "function_call",
-        "local_shell_call",
-        "mcp_approval_request",
-        "shell_call",
-        "tool_search_call",
+        "code_interpreter_call",
+        "file_search_call",
+        "image_generation_call",
+        "mcp_call",
+        "mcp_list_tools",
+        "web_search_call",
     }
 )
-"""Items that a client acts on, or may; what is `hosted` only at its end is among them."""
+"""Items that tell what the provider ran. Those that only say at their end who runs them are not among them."""
+_ITEM_EVENTS: Final = ("response.output_item.added", "response.output_item.done")
+_MESSAGE_EVENTS: Final = ("response.output_text.", "response.refusal.", "response.content_part.")
+_REASONING_EVENTS: Final = ("response.reasoning_", "response.content_part.")
 
 
 class ResponsesRelay(Relay):
@@ -88,9 +89,11 @@ class ResponsesRelay(Relay):
             if kind == "response.output_item.added":
                 self._open(index, said.get("item"))
             if index in self._numbers:
+                self._fits(kind, self._kinds[index])
                 self._go(index, said)
                 return True
             if index < len(self._numbers) + len(self._waits):
+                self._fits(kind, "reasoning")
                 self._waiting.append((index, said, self._size))
             return False
         if kind in _OPENING:
@@ -113,9 +116,21 @@ class ResponsesRelay(Relay):
             self._waits.append(item)
             if not self._hold_thoughts:
                 self._let_go()
-        elif not self._hold_text if kind == "message" else not self._hold_hosted and kind not in _NEVER:
+        elif not self._hold_text if kind == "message" else not self._hold_hosted and kind in _HOSTED:
             self._waits.append(item)
             self._let_go()
+
+    def _fits(self, event: str, item: Json) -> None:
+        """Some clients act on an event of a call whatever item it stands at, so such an event may stand at no other."""
+        if item == "message":
+            fitting = _MESSAGE_EVENTS
+        elif item == "reasoning":
+            fitting = _REASONING_EVENTS
+        else:
+            fitting = (f"response.{item}",)
+        if event not in _ITEM_EVENTS and not event.startswith(fitting) and event not in self._passing:
+            self._broken = True
+            raise WireError(f"an event {event!r} does not belong to an item {item!r}")
 
     def _let_go(self) -> None:
         """What waited passes."""
@@ -190,7 +205,8 @@ class ResponsesRelay(Relay):
 
     def _go_on(self, body: Object) -> None:
         self._items(body)
-        self._begun = True
+
+    def _again(self) -> None:
         self._numbers, self._kinds, self._renamed, self._seen = {}, [], {}, set()
         self._waits, self._waiting = [], []
 

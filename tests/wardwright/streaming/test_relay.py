@@ -209,3 +209,53 @@ def _models(value: Any) -> set[str]:
         own = {value["model"]} if "model" in value else set[str]()
         return own.union(*(_models(one) for one in value.values()))
     return set()
+
+
+@EVERY_WIRE
+@HOLDS
+def test_a_reply_that_failed_can_be_replaced(wire: Wire, hold_text: bool) -> None:
+    """As long as the client has nothing of a reply, another can take its place, in any round, and no trace is left of it."""
+    made = streams(wire)
+    (_, _, first), (_, _, second) = made[0], made[1]
+    for dice, _, failed in made[2:40]:
+        once, again = relay(wire, hold_text), relay(wire, hold_text)
+        expected, out = b"", b""
+        for number, data in enumerate((first, second)):
+            if again.feed(failed[: dice.randrange(len(failed))]) == b"":
+                again.restart()
+            else:
+                with pytest.raises(ValueError, match="the client has a part of this reply"):
+                    again.restart()
+                break
+            expected += fed(once, data)
+            out += fed(again, data)
+            if number == 0:
+                once.next_round()
+                again.next_round()
+        else:
+            expected += once.release(rulings(once.turn()))
+            out += again.release(rulings(again.turn()))
+        assert out == expected
+
+
+@EVERY_WIRE
+def test_after_a_bad_event_nothing_is_released(wire: Wire) -> None:
+    """A reply with an event that nobody could read is not whole, whatever follows it."""
+    _, _, data = streams(wire, 1)[0]
+    one = relay(wire, False)
+    with pytest.raises(WireError):
+        one.feed(b'data: {"type": "surprise", "choices": [{"delta": {"surprise": 1}}]}\n\n')
+    with pytest.raises(WireError, match="cannot be read"):
+        one.feed(data)
+    with pytest.raises(WireError, match="not whole"):
+        one.release([])
+
+
+@EVERY_WIRE
+def test_a_refusal_after_the_end_says_nothing(wire: Wire) -> None:
+    """One message ends once."""
+    _, _, data = streams(wire, 1)[0]
+    one = relay(wire, False)
+    fed(one, data)
+    one.release([])
+    assert one.refuse(REFUSAL) == b""

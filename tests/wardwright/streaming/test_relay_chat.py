@@ -393,3 +393,16 @@ def test_a_keep_alive_is_no_event() -> None:
     one = relay()
     assert events(one.keep_alive() + one.start()) == []
     assert not one.released
+
+
+def test_usage_in_every_chunk_holds_nothing() -> None:
+    """Some providers count along; words with a count beside them pass whole."""
+    one = relay()
+    one.feed(sse(chunk({"content": "x"}, usage=USAGE), chunk({"content": "y"}, usage=USAGE)))
+    assert one.held_bytes == 0
+
+
+def test_letting_a_field_through_lets_no_held_text_through() -> None:
+    """What a rule must read is held, whatever names the operator listed."""
+    one = relay(hold_text=True, passing=("content", "tool_calls"))
+    assert one.feed(sse(chunk({"content": "secret", **call(0, "shell")}))) == b""

@@ -344,3 +344,18 @@ def test_a_refusal_is_an_event_with_an_error_in_it() -> None:
             },
         }
     ]
+
+
+@pytest.mark.parametrize(
+    "kind", ["function_call_arguments.done", "custom_tool_call_input.delta", "shell_call_command.delta"]
+)
+@pytest.mark.parametrize("item", [message("a"), reasoning()], ids=["message", "reasoning"])
+def test_events_of_a_call_stand_at_no_other_item(kind: str, item: dict[str, Any]) -> None:
+    """Some clients act on such an event alone, so it may not slip through with a message."""
+    one = relay(hold_thoughts=False)
+    odd = {"type": f"response.{kind}", "item_id": "x", "output_index": 0, "arguments": "", "input": "", "delta": ""}
+    with pytest.raises(WireError, match="does not belong to an item"):
+        one.feed(sse(CREATED, *streamed(0, item)[:1], odd))
+    assert kind.encode() not in one.close()
+    with pytest.raises(WireError, match="the reply is not whole"):
+        one.release([])
