@@ -147,7 +147,7 @@ def compile_providers(node: Node | None, problems: Problems) -> Mapping[str, Pro
         return found
     for name, child in _named(node, problems):
         config = _provider(name, child, problems)
-        if name == SCRIPTED and config.kind != "scripted":
+        if name == SCRIPTED and config.kind != "scripted" and child.items().get("kind") is not None:
             problems.error(child, "'scripted' is the provider that is built in; give this one another name")
             continue
         found[name] = config
@@ -186,12 +186,14 @@ def _provider(name: str, node: Node, problems: Problems) -> ProviderConfig:
             {key: child for key, child in entries.items() if key not in literal}, node.line, node.column, node.path
         )
     given = problems.mapping(node, ("kind",), _KEYS)
-    kind = cast("ProviderKind", problems.choice(given["kind"], KINDS)) if "kind" in given else "scripted"
+    kind = cast("ProviderKind", problems.choice(given["kind"], KINDS)) if "kind" in given else "openai"
+    # A kind that is not known is told once; nothing is told that would follow from it.
+    named = "kind" in given and given["kind"].value == kind
     if kind == "scripted":
         for key in given:
             if key not in ("kind", "script", "ids"):
                 problems.error(given[key], f"a scripted provider has no '{key}'")
-    elif "script" in given:
+    elif named and "script" in given:
         problems.error(given["script"], f"only a scripted provider has a script; this one is of kind {kind}")
     script = compile_script(given["script"], problems) if "script" in given else ()
     ids = _ids(given["ids"], kind, problems) if "ids" in given else ID_RULES[kind]
@@ -202,9 +204,9 @@ def _provider(name: str, node: Node, problems: Problems) -> ProviderConfig:
     headers = _headers(given["headers"], problems) if "headers" in given else ()
     if not url.loopback:
         secret = key is not None or any(isinstance(value, Secret) for _, value in headers)
-        if not secret:
+        if named and not secret and not literal and not {"api_key_env", "api_key_file"} & given.keys():
             problems.warn(node, "neither api_key_env nor api_key_file: requests go out without a key")
-        elif not url.tls:
+        if secret and not url.tls:
             problems.warn(given.get("base_url", node), "http:// sends the key over the network for anybody to read")
     breaker = problems.mapping(given["breaker"], (), ("failures", "open")) if "breaker" in given else {}
     return ProviderConfig(

@@ -48,7 +48,10 @@ class Url(NamedTuple):
 
 def parse_url(text: str) -> Url:
     """The address in `text`, or ValueError saying what is wrong with it."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError("what stands in brackets is no IPv6 address") from None
     if parts.scheme not in ("http", "https"):
         raise ValueError("an address starts with http:// or https://")
     if "@" in parts.netloc:
