@@ -51,7 +51,10 @@ from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn, Usage, Wire
 
 SPLICES: Final[RegisterKey] = ("gateway", "splices")
 """The session's register that names its splices: a call of each released reply that others were taken out of."""
+HELD: Final[RegisterKey] = ("gateway", "held")
+"""Handles of what the session has waiting, so that a session without any looks for none."""
 MAX_SPLICES: Final = 64
+MAX_HELD: Final = 16
 
 _WIRES: Final[Mapping[str, Any]] = {
     "chat_completions": chat_completions,
@@ -121,6 +124,14 @@ class Refused(Exception):
         self.status: receipts.Status = status
         self.recorded = recorded
         """The receipt is committed already, with the ruling."""
+
+
+class _Lifted(Exception):
+    """The request that waits has been approved."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__(held.handle)
+        self.held = held
 
 
 @dataclass(slots=True)
@@ -200,12 +211,10 @@ class Exchange:
 
     async def _sequence(self) -> None:
         turn = await self._identify()
-        held = self._held_for(turn)
-        request = await self._gate_request(turn, held)
-        if held is not None and held.reply:
-            self._check_verdict(held)
+        request = await self._gate_request(turn)
+        held = await self._held_reply(turn)
         await self._read_splices(turn)
-        reply = self._approved(held) if held is not None and held.reply else await self._ask(turn, request)
+        reply = await self._ask(turn, request) if held is None else self._approved(held)
         while True:
             verdict, step = await self._gate_reply(turn, request, reply, held)
             if step == "release":
@@ -251,24 +260,29 @@ class Exchange:
 
     # the request's gate
 
-    async def _gate_request(self, turn: Turn, held: Held | None) -> Ruling:
+    async def _gate_request(self, turn: Turn) -> Ruling:
         gateway = self.gateway
         stop = gateway.overlay.stopped(turn.caller, [tool.name for tool in turn.tools])
-        if held is not None and not held.reply and self._verdict(held) == "approved":
-            turn.approvals = held.keys
+        lifted: Held | None = None
 
         def keep(verdict: Verdict) -> Kept:
             ruling = verdict.ruling
             self.session, self.key = verdict.session, verdict.key
-            used = approvals.used(held) if held is not None and turn.approvals else ()
+            used = () if lifted is None else approvals.used(lifted)
             if stop is None and passes(ruling):
                 return Kept(unseal=used)
             self.judged = [Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us)]
             if stop is None and ruling.decision == "require_approval":
-                return self._hold(turn, ruling, None, verdict.at_ms)
+                return self._hold_request(turn, ruling, verdict.at_ms)
             return Kept(self._receipt("blocked", 403), unseal=used)
 
-        verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
+        try:
+            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
+        except _Lifted as found:
+            # Somebody has approved just this request: it is judged again, knowing that.
+            lifted = found.held
+            turn.approvals = lifted.keys
+            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
         ruling = verdict.ruling
         self._settle(turn, verdict)
         if stop is not None:
@@ -299,24 +313,44 @@ class Exchange:
 
     # approvals
 
-    def _held_for(self, turn: Turn) -> Held | None:
-        """What waits for an approval of just this request, if anything does."""
-        part, inbound = self.part, self.inbound
-        if not inbound.approval and part.model_id not in self.live.deployment.approving:
-            return None
+    def _hold_request(self, turn: Turn, ruling: Ruling, at_ms: int) -> Kept:
+        """A request that must be approved: held anew, still waiting, rejected; or approved, then it is judged again."""
+        found = self._find(turn)
+        if found is None or turn.approvals:
+            return self._hold(turn, ruling, None, at_ms)
+        said = self._verdict(found)
+        if said == "approved":
+            raise _Lifted(found)
+        return Kept(self._receipt("held" if said == "pending" else "blocked", 403))
+
+    def _find(self, turn: Turn) -> Held | None:
+        """What waits for just this request."""
+        gateway = self.gateway
         scope = scope_key("session_id", turn.caller)
-        handle = inbound.approval or self._handle(turn)
-        held = approvals.find(self.gateway.gates.store, self.gateway.keyring, scope, handle, self.gateway.now_ms())
-        if held is None and inbound.approval:
-            message = "This approval is not known here: it has expired, was used, or belongs to another session. Send the request without it."
-            raise Refused(self._refusal(410, "approval_required", "sealed_missing", message), "blocked", recorded=True)
-        if held is not None and held.request_digest != self._digest():
-            if inbound.approval:
-                message = "This approval is for another request. Send the request that was held, unchanged."
-                raise Refused(
-                    self._refusal(403, "approval_required", "approval_mismatch", message), "blocked", recorded=True
-                )
+        held = approvals.find(gateway.gates.store, gateway.keyring, scope, self._handle(turn), gateway.now_ms())
+        return held if held is not None and held.request_digest == self._digest() else None
+
+    async def _held_reply(self, turn: Turn) -> Held | None:
+        """The reply that was held for just this request, if somebody has approved it."""
+        sent, names = self.inbound.approval, self.session.registers.get(HELD, ())
+        if not sent and not names:
             return None
+        handle = self._handle(turn)
+        if sent and sent != handle:
+            message = (
+                "This approval is not for this request: it has expired, was used, or belongs to another one. "
+                "Send the request that was held, unchanged and in the same session."
+            )
+            raise Refused(self._refusal(403, "approval_required", "approval_mismatch", message), "blocked")
+        held = await self.gateway.gates.ask(self._find, turn) if sent or handle in names else None
+        if held is None or (held.gate == "reply" and held.reply is None and self._verdict(held) != "rejected"):
+            if sent:
+                message = "Nothing is held under this handle any more. Send the request without it."
+                raise Refused(self._refusal(410, "approval_required", "sealed_missing", message), "blocked")
+            return None
+        if held.gate != "reply":
+            return None
+        self._check_verdict(held)
         return held
 
     def _digest(self) -> str:
@@ -349,6 +383,7 @@ class Exchange:
         wire = _WIRES[self.inbound.wire]
         if self.inbound.turn.stream:
             self.relay = self._new_relay()
+        assert held.reply is not None
         turn: Turn = wire.parse_reply(held.reply)
         target = self._target(str(held.further.get("target", "")))
         self.selected = target.model
@@ -398,7 +433,11 @@ class Exchange:
             message=ruling.message,
             further={"target": self.selected},
         )
-        return Kept(self._receipt("held", 403), seal=approvals.rows(self.gateway.keyring, held))
+        kept = Kept(self._receipt("held", 403), seal=approvals.rows(self.gateway.keyring, held))
+        if reply is not None:
+            names = self.session.registers.get(HELD, ())
+            kept.registers = {HELD: (*(name for name in names if name != held.handle), held.handle)[-MAX_HELD:]}
+        return kept
 
     # asking a provider
 
@@ -584,6 +623,9 @@ class Exchange:
                 if not self._ours(ruling):
                     kept.receipt = self._receipt("released", 200)
                 kept.unseal = unseal
+                if reply.held and held is not None:
+                    left = tuple(name for name in self.session.registers.get(HELD, ()) if name != held.handle)
+                    kept.registers = {**kept.registers, HELD: left or None}
                 return kept
             if step == "hold":
                 return self._hold(turn, ruling, reply.body, verdict.at_ms)

@@ -2,6 +2,8 @@
 
 Everything that waits in one turn of the event loop shares one transaction. Within it the turns of a batch are judged one after the
 other, each on what the one before left, so turns of one process never conflict; with other processes they do, and are judged again.
+Sessions that began here are remembered, so that nothing need be read for them: every commit compares their version, so a memory that
+somebody else has made old is found out, and judged again on what is stored.
 
 Invariants (tests cite the numbers):
  L1. A verdict is given out only after its delta, its receipt and its sealed rows are committed together.
@@ -21,6 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from wardwright.errors import GovernanceUnavailable, SealedMissing, VersionConflict
 from wardwright.gateway import govern, model_plan
 from wardwright.history import (
+    EMPTY_SCOPE,
     Delta,
     Head,
     ReceiptRow,
@@ -40,6 +43,8 @@ from wardwright.wire.turn import Turn
 BATCH: Final = 64
 """Turns judged before the event loop gets its turn again."""
 TRIES: Final = 16
+REMEMBERED: Final = 250_000
+"""Entries of ledgers and registers that are kept in memory, over all sessions."""
 
 Result = TypeVar("Result")
 
@@ -106,6 +111,8 @@ class Gates:
         self._inline = isinstance(store, SqliteStore)
         self._waiting: list[_Job] = []
         self._busy = False
+        self._memory: dict[str, ScopeState] = {}
+        self._remembered = 0
 
     async def judge(self, plan: Plan, turn: Turn, keep: Keep | None = None) -> Verdict:
         """The committed verdict on one turn."""
@@ -177,21 +184,27 @@ class Gates:
                     verdict, commit = self._judge(job, job.plan, job.turn, states, now)
                     commits.append(commit)
                     judged.append((job, verdict))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # INVARIANT: G19, a turn that cannot be judged is refused, and no other one with it.
                 outcomes.append((job, error))
         if not commits:
             return outcomes
         try:
             links = self.store.commit_all(commits)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # INVARIANT: G19, nothing is released that was not committed.
-            outcomes += [(job, error) for job, _ in judged]
+            for job, _ in judged:
+                self._forget(job.scope)
+                outcomes.append((job, error))
             return outcomes
         self.commits += 1
         for (job, verdict), link in zip(judged, links, strict=True):
-            outcome: Any = link if isinstance(link, SealedMissing) else verdict
-            if isinstance(link, VersionConflict):
+            outcome: Any = verdict
+            if isinstance(link, SealedMissing):
+                self._forget(job.scope)
+                outcome = link
+            elif isinstance(link, VersionConflict):
+                self._forget(job.scope)
                 job.tries += 1
                 outcome = None if job.tries < TRIES else GovernanceUnavailable("The session is busy; try again.")
             outcomes.append((job, outcome))
@@ -200,15 +213,23 @@ class Gates:
     def _judge(
         self, job: _Job, plan: Plan, turn: Turn, states: dict[str, ScopeState], now: int
     ) -> tuple[Verdict, Commit]:
-        keys = self._keys
-        scopes = [scope_key(kind, turn.caller) for kind in model_plan(plan, turn).scopes]
-        missing = [scope for scope in scopes if scope not in states]
-        loaded = self.store.load(missing, partial(_wanted, turn, keys, job.scope, now))
-        for scope in scopes:
-            if scope not in loaded:
-                loaded[scope] = states[scope]
-        session = loaded[job.scope]
-        key = keys.session_key(job.scope, session.head.since_ms or now)
+        keys, scope = self._keys, job.scope
+        kinds = model_plan(plan, turn).scopes
+        session = self._memory.get(scope)
+        # Whoever began here has all of its ledger here; of others the store is asked for what this turn needs.
+        whole = session is not None
+        if session is None:
+            session = self.store.load((scope,), partial(_wanted, turn, keys, scope, now))[scope]
+            whole = session is EMPTY_SCOPE
+        loaded = {scope: session}
+        if len(kinds) > 1:
+            shared = [scope_key(kind, turn.caller) for kind in kinds[1:]]
+            missing = [one for one in shared if one not in states]
+            if missing:
+                states.update(self.store.load(missing, _nothing))
+            for one in shared:
+                loaded[one] = states[one]
+        key = keys.session_key(scope, session.head.since_ms or now)
         registers = Registers(loaded, key)
         started = perf_counter_ns()
         ruling, delta = govern(plan, registers, turn, now)
@@ -216,12 +237,33 @@ class Gates:
         kept = NOTHING if job.keep is None else job.keep(verdict)
         if kept.registers:
             delta.scopes[0].registers.update(kept.registers)
-        if len(scopes) > 1:
-            # What several sessions share: the next one of this batch goes on from here.
+        if whole or len(kinds) > 1:
             after = apply(registers, delta).scopes
-            states.update((scope, after[scope]) for scope in scopes[1:])
+            if whole:
+                self._remember(scope, after[scope])
+            for one in loaded:
+                if one != scope:
+                    # What several sessions share: the next one of this batch goes on from here.
+                    states[one] = after[one]
         return verdict, Commit(delta, kept.receipt, kept.seal, kept.unseal)
+
+    def _remember(self, scope: str, state: ScopeState) -> None:
+        self._forget(scope)
+        memory = self._memory
+        memory[scope] = state
+        self._remembered += len(state.ledger) + len(state.registers) + 1
+        while self._remembered > REMEMBERED:
+            self._forget(next(iter(memory)))
+
+    def _forget(self, scope: str) -> None:
+        state = self._memory.pop(scope, None)
+        if state is not None:
+            self._remembered -= len(state.ledger) + len(state.registers) + 1
 
 
 def _wanted(turn: Turn, keys: Digester, scope: str, now: int, head: Head) -> Iterable[str]:
     return ledger_keys(turn, keys.session_key(scope, head.since_ms or now), head)
+
+
+def _nothing(_: Head) -> Iterable[str]:
+    return ()

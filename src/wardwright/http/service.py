@@ -203,6 +203,13 @@ class Service:
         await self.activate(config.source, "reload")
         self._config = config
 
+    async def reload_safely(self) -> None:
+        """As `reload`, for a signal: what is wrong is logged, and the plan in force stays."""
+        try:
+            await self.reload()
+        except WardwrightError as error:
+            log.error("reload refused", extra={"reason": str(error)})
+
     def _compile(self, config: Config) -> Compiled:
         # Operators' code comes only with the file that this process was started with.
         ours = config.source == self._config.source and Path(config.file).exists()

@@ -1,0 +1,129 @@
+"""Starting: from a file, an address and a store to a process (or several) that serves.
+
+Several processes are given what they need by the environment, because each of them is a new interpreter. The first process alone
+makes the keys and tells the admin token, before any other starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from asyncio import get_running_loop
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from wardwright.config import Config, load_config
+from wardwright.http import logs
+from wardwright.http.admin import admin_app
+from wardwright.http.front import Front
+from wardwright.http.mcp import mcp_app
+from wardwright.http.service import Service, embedded
+
+DATABASE: Final = "wardwright.db"
+_PREFIX: Final = "WARDWRIGHT_SERVE_"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a process serves, and where."""
+
+    config: str = ""
+    """Path of a file; empty: the embedded example."""
+    database: str = DATABASE
+    host: str = "127.0.0.1"
+    port: int = 8787
+    workers: int = 1
+    log_level: str = "info"
+
+    def load(self) -> Config:
+        return load_config(Path(self.config)) if self.config else embedded()
+
+    def service(self) -> Service:
+        return Service(self.load(), self.database, self.host)
+
+
+def create_app(
+    config: Config | str | os.PathLike[str] | None = None,
+    database: str = DATABASE,
+    *,
+    host: str = "127.0.0.1",
+    environ: Mapping[str, str] | None = None,
+) -> Front:
+    """The gateway as an ASGI application, for any server that speaks the lifespan protocol. `host` is where it will be reached:
+    an address that others can reach needs authentication."""
+    if config is None:
+        found = embedded()
+    else:
+        found = config if isinstance(config, Config) else load_config(config)
+    return front(Service(found, database, host, environ=environ))
+
+
+def front(service: Service) -> Front:
+    """The application of an opened service."""
+    return Front(service, admin_app(service), mcp_app(service))
+
+
+def worker() -> Front:
+    """One of several processes."""
+    given = os.environ
+    start = Start(given[f"{_PREFIX}CONFIG"], given[f"{_PREFIX}DATABASE"], given[f"{_PREFIX}HOST"])
+    logs.set_up(given[f"{_PREFIX}LOG_LEVEL"])
+    return front(start.service())
+
+
+def serve(start: Start, tell: Callable[[Service], None]) -> None:
+    """Serves until it is told to stop; streams under way end first. `tell` is called once, before the first request."""
+    logs.set_up(start.log_level)
+    service = start.service()
+    tell(service)
+    drain = service.deployment.limits.drain_ms // 1000
+    if start.workers > 1:
+        service.store.close()
+        for name, value in (
+            ("CONFIG", start.config),
+            ("DATABASE", start.database),
+            ("HOST", start.host),
+            ("LOG_LEVEL", start.log_level),
+        ):
+            os.environ[_PREFIX + name] = value
+        uvicorn.run(
+            f"{__name__}:worker", factory=True, workers=start.workers, **_server(start, drain)
+        )
+        return
+    server = _Server(uvicorn.Config(front(service), **_server(start, drain)), service)
+    server.run()
+
+
+def _server(start: Start, drain: int) -> dict[str, object]:
+    return {
+        "host": start.host,
+        "port": start.port,
+        "loop": "uvloop" if sys.platform != "win32" else "auto",
+        "http": "httptools",
+        "ws": "none",
+        "lifespan": "on",
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "timeout_keep_alive": 75,
+        "timeout_graceful_shutdown": drain,
+    }
+
+
+class _Server(uvicorn.Server):
+    """One process: SIGHUP reads the file again."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def startup(self, sockets: list[object] | None = None) -> None:
+        await super().startup(sockets=sockets)  # pyright: ignore[reportArgumentType]
+        loop = get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self._service.reload_safely()))
