@@ -258,7 +258,7 @@ def prepare(
     edits.add_tools(body, injected)
     record: dict[str, Any] = {
         "mode": mediation.mode,
-        "rules": list(work.applied.values()),
+        "rules": [work.applied[rule.id] for rule in mediation.rules if rule.id in work.applied],
         "original_hash": before,
         "final_hash": _tools_hash(body),
         "tools": work.listed(server_tools, injected, remote),
@@ -292,14 +292,16 @@ class _Work:
         self.shown: set[str] = set()
 
     def caller_tools(self) -> None:
-        for name, tool in self.tools.items():
-            if name in self.stripped:
+        self.shown.update(self.tools.keys() - self.stripped)
+        for name, tool in self.tools.items() if self.rules else ():
+            meant = self._meant(name)
+            if not meant or name in self.stripped:
                 continue
             found = ToolSpec(tool.name, tool.description, tool.schema or {})
-            changed = self._mediated(name, found, tool)
+            changed = self._mediated(name, found, meant, tool)
             if changed is None:
+                self.shown.discard(name)
                 continue
-            self.shown.add(name)
             if changed is found:
                 continue
             before, after = found.description, changed.description
@@ -330,7 +332,7 @@ class _Work:
             elif not tools_ok:
                 self.not_injected[spec.name] = "the target cannot use tools"
             else:
-                changed = self._mediated(spec.name, spec, None)
+                changed = self._mediated(spec.name, spec, self._meant(spec.name), None)
                 if changed is None:
                     rule_id = self.hidden.pop(spec.name)
                     self.not_injected[spec.name] = f"hidden by rule '{rule_id}'"
@@ -343,12 +345,17 @@ class _Work:
         if self.hidden:
             self.edits.drop_tools(self.body, self.hidden)
 
-    def _mediated(self, name: str, found: ToolSpec, tool: DeclaredTool | None) -> ToolSpec | None:
+    def _meant(self, name: str) -> list[MediationRule]:
+        """The rules that are about a tool."""
+        folded = fold(name)
+        return [rule for rule in self.rules if rule.fits(folded)]
+
+    def _mediated(
+        self, name: str, found: ToolSpec, rules: Sequence[MediationRule], tool: DeclaredTool | None
+    ) -> ToolSpec | None:
         """The tool after all rules that mean it; None: hidden."""
-        changed, folded = found, fold(name)
-        for rule in self.rules:
-            if not rule.fits(folded):
-                continue
+        changed = found
+        for rule in rules:
             fixed = "" if rule.action == "hide" or tool is None else _fixed(rule, tool)
             if fixed:
                 self._note(rule, name, fixed)
@@ -372,14 +379,26 @@ class _Work:
     def listed(
         self, specs: Sequence[ToolSpec], injected: Sequence[ToolSpec], remote: Collection[str]
     ) -> list[Mapping[str, Any]]:
-        """Who declared each tool, who runs it, and who sees it."""
+        """Who declared the tools, who runs them, and who sees them: those alike together."""
+        groups: dict[tuple[str, str, bool, bool], list[str]] = {}
+        shown = self.shown
+        for name, tool in self.tools.items():
+            key = ("caller", "client" if tool.hosted is None else "provider", name in shown, True)
+            groups.setdefault(key, []).append(name)
         names = {one.name for one in injected}
-        ours = [_listed(one.name, "wardwright", _runs(one.name in remote), one.name in names, False) for one in specs]
-        theirs = [
-            _listed(name, "caller", "client" if tool.hosted is None else "provider", name in self.shown, True)
-            for name, tool in self.tools.items()
+        for spec in specs:
+            key = ("wardwright", "remote_mcp" if spec.name in remote else "wardwright", spec.name in names, False)
+            groups.setdefault(key, []).append(spec.name)
+        return [
+            {
+                "names": members[:MAX_LISTED],
+                "declared_by": declared_by,
+                "executed_by": executed_by,
+                "visible_to_provider": to_provider,
+                "visible_to_agent": to_agent,
+            }
+            for (declared_by, executed_by, to_provider, to_agent), members in groups.items()
         ]
-        return [*theirs, *ours][:MAX_LISTED]
 
 
 def raw_name(tool: DeclaredTool) -> str:
@@ -394,20 +413,6 @@ def _fixed(rule: MediationRule, tool: DeclaredTool) -> str:
     if tool.schema is None and (rule.action == "replace" or rule.parameters is not None or not tool.description):
         return "it declares no parameters"
     return ""
-
-
-def _runs(remote: bool) -> str:
-    return "remote_mcp" if remote else "wardwright"
-
-
-def _listed(name: str, declared_by: str, executed_by: str, to_provider: bool, to_agent: bool) -> Mapping[str, Any]:
-    return {
-        "name": name,
-        "declared_by": declared_by,
-        "executed_by": executed_by,
-        "visible_to_provider": to_provider,
-        "visible_to_agent": to_agent,
-    }
 
 
 def _changed(rule: MediationRule, tool: ToolSpec) -> ToolSpec:

@@ -347,14 +347,14 @@ def test_server_tools_stand_beside_the_callers(wire: str) -> None:
     assert found.injected == {"own_clock"}
     assert found.record["tools"] == [
         {
-            "name": "notes",
+            "names": ["notes"],
             "declared_by": "caller",
             "executed_by": "client",
             "visible_to_provider": True,
             "visible_to_agent": True,
         },
         {
-            "name": "own_clock",
+            "names": ["own_clock"],
             "declared_by": "wardwright",
             "executed_by": "wardwright",
             "visible_to_provider": True,
@@ -479,7 +479,11 @@ def test_what_is_taken_away_is_never_seen(
 
     assert after.items == before.items
     assert visible.isdisjoint(stripped | found.hidden)
-    assert visible == found.shown == {one["name"] for one in found.record["tools"] if one["visible_to_provider"]}
+    assert (
+        visible
+        == found.shown
+        == {name for one in found.record["tools"] if one["visible_to_provider"] for name in one["names"]}
+    )
     assert visible - found.injected == set(names) - stripped - found.hidden
     assert chosen <= visible
 
