@@ -15,6 +15,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
@@ -370,7 +371,7 @@ class Authenticator:
         for name, header in principal.claims:
             value = headers.get(header)
             if value is not None:
-                value = value.strip()
+                value = _claimed(value)
                 if len(value) > MAX_CLAIM or not value.isprintable():
                     return Refusal(
                         400,
@@ -388,7 +389,7 @@ class Authenticator:
         return tuple(
             f"claim_refused:{name}"
             for name, header, pinned in principal.refused
-            if (value := headers.get(header)) is not None and value.strip() not in ("", pinned)
+            if (value := headers.get(header)) is not None and _claimed(value) not in ("", pinned)
         )
 
     def model_refused(self, principal: Principal, model: str) -> Refusal | None:
@@ -431,7 +432,13 @@ class Authenticator:
                 "authentication_error",
                 "missing_admin_token",
                 "The admin token is needed: send it as `Authorization: Bearer TOKEN`. "
-                "It was printed when the gateway first started.",
+                + (
+                    "It was printed when the gateway first started."
+                    if self._keyring.admin_hash and not self._admin
+                    else "The operator of this gateway has set it."
+                    if self.has_admin
+                    else "This gateway has none yet: name one with auth.admin."
+                ),
             )
         digest = _sha256(secret.encode("utf-8", "surrogatepass")).digest()
         found = self._operators.get(digest)
@@ -525,6 +532,14 @@ def _bearer(value: str) -> str | None:
     if value[:7].lower() != "bearer ":
         return None
     return value[7:].strip()
+
+
+def _claimed(value: str) -> str:
+    """A header's text. ASGI hands on Latin-1, most clients write UTF-8."""
+    if not value.isascii():
+        with suppress(UnicodeError):
+            value = value.encode("latin-1").decode()
+    return value.strip()
 
 
 def _short(text: str) -> str:

@@ -78,7 +78,7 @@ class Hosts:
             return True
         if not self._fits(host):
             return False
-        if len(self._known) < _KNOWN_HOSTS:
+        if len(self._known) < _KNOWN_HOSTS and len(host) < _KNOWN_HOSTS:
             self._known.add(host)
         return True
 

@@ -324,7 +324,7 @@ def test_every_request_has_a_caller_of_its_own() -> None:
     assert (second.session_id, principal.pinned.session_id) == ("", "")
 
 
-@pytest.mark.parametrize("value", ["a\x1fb", "a\nb", "a" * 257, "\x00", "a\u200bb"])
+@pytest.mark.parametrize("value", ["a\x1fb", "a\nb", "a" * 257, "\x00", "a\u200bb", "a\xe2\x80\x8bb"])
 def test_a_claim_that_is_no_name_is_refused(value: str) -> None:
     """A border between the parts of a scope's key, or a name nobody can read, is no id."""
     one = authenticator()
@@ -336,6 +336,16 @@ def test_a_claim_that_is_no_name_is_refused(value: str) -> None:
         "invalid_claim",
         "The header x-wardwright-session-id must be printable text of at most 256 characters.",
     )
+
+
+def test_a_claim_may_be_in_any_language() -> None:
+    """Clients write UTF-8, the server reads Latin-1: the name on the receipt is the one that was sent."""
+    one = authenticator()
+    headers = {"x-wardwright-user-id": "Łukasz Müller".encode().decode("latin-1"), "x-wardwright-run-id": "J\xfcrgen"}
+    caller = one.caller_for(known(one, bearer(KEY)), headers)
+
+    assert isinstance(caller, Caller)
+    assert (caller.user, caller.run_id) == ("Łukasz Müller", "Jürgen")
 
 
 def test_nobody_may_say_everything_of_himself() -> None:
@@ -481,15 +491,27 @@ def test_who_administers_is_known_by_token() -> None:
 
 
 def test_administering_always_needs_a_token() -> None:
-    """On a loopback address without keys too, and not by the header of model keys."""
-    one = authenticator("", LOCAL)
-    message = (
-        "The admin token is needed: send it as `Authorization: Bearer TOKEN`. "
-        "It was printed when the gateway first started."
-    )
+    """On a loopback address without keys too, and not by the header of model keys. The message says where to find it."""
+    ring = Keyring.ephemeral()
+    ring.admin_token_once()
+    told = [
+        one.admin({"x-api-key": ADMIN}, LOCAL)
+        for one in (authenticator("", LOCAL, keyring=ring), authenticator(keyring=ring), authenticator("", LOCAL))
+    ]
 
-    assert one.admin({}, LOCAL) == Refusal(401, "authentication_error", "missing_admin_token", message)
-    assert refused(authenticator().admin({"x-api-key": ADMIN}, LOCAL)) == (401, "missing_admin_token")
+    assert told == [
+        Refusal(
+            401,
+            "authentication_error",
+            "missing_admin_token",
+            f"The admin token is needed: send it as `Authorization: Bearer TOKEN`. {where}",
+        )
+        for where in (
+            "It was printed when the gateway first started.",
+            "The operator of this gateway has set it.",
+            "This gateway has none yet: name one with auth.admin.",
+        )
+    ]
 
 
 @pytest.mark.parametrize("secret", [KEY, "x", ADMIN[:-1], ""])
