@@ -138,6 +138,15 @@ class NetworkResponse:
         self._size = 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def hurry(self, seconds: float) -> None:
+        """The rest of the body must come within `seconds`, whatever else was allowed."""
+        connection = self._connection
+        if connection is not None:
+            deadline = connection.loop.time() + seconds
+            if self._deadline is None or deadline < self._deadline:
+                self._deadline = deadline
+                connection.due(deadline)
+
     def chunks(self) -> AsyncIterator[bytes]:
         """The body in pieces as they come, cut anywhere. Raises ProviderFailed where it breaks off."""
         return self
@@ -226,6 +235,7 @@ class _Connection(asyncio.Protocol):
         "_response",
         "_timer",
         "_transport",
+        "_unread_bytes",
         "loop",
         "paused",
         "received",
@@ -247,6 +257,8 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: NetworkResponse | None = None
         self._header_bytes = 0
+        self._unread_bytes = 0
+        """Of headers whose end has not come, as they came; a single one may go on for ever."""
         self._interim = False
         self._finished = False
         self._junk = False
@@ -268,11 +280,9 @@ class _Connection(asyncio.Protocol):
         if transport is None:
             raise ProviderFailed("broken", _NO_ANSWER)
         self._response = response
-        self._header_bytes = 0
+        self._header_bytes = self._unread_bytes = 0
         self._finished = self.received = False
-        until = response._until
-        if self._timer is None or self._due_at > until:
-            self._arm(until)
+        self.due(response._until)
         if len(body) <= JOIN_BYTES:
             transport.write(head + body)
         else:
@@ -282,16 +292,14 @@ class _Connection(asyncio.Protocol):
     def park(self) -> None:
         """Idle from now on."""
         self._idle_since = now = self.loop.time()
-        due = now + self._pool.keep
-        if self._timer is None or self._due_at > due:
-            self._arm(due)
+        self.due(now + self._pool.keep)
 
     def resume(self) -> None:
         """The reader caught up."""
         self.paused = False
         self._last = self.loop.time()  # time the reader took is not the provider's
-        if self._transport is not None:
-            self._transport.resume_reading()
+        if self.usable:
+            cast("asyncio.Transport", self._transport).resume_reading()
 
     def abort(self) -> None:
         """Gives the connection up, whatever it carries."""
@@ -349,8 +357,8 @@ class _Connection(asyncio.Protocol):
         if self._finished:
             self._release()
         elif not response.status:
-            self._header_bytes += len(data)
-            if self._header_bytes > HEADER_BYTES:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > HEADER_BYTES:
                 self._give_up(response, _TOO_LONG)
 
     # What the parser tells it.
@@ -370,7 +378,7 @@ class _Connection(asyncio.Protocol):
             return  # trailers mean nothing to us
         response._fields.append((name, value))
         if len(name) == 16 and name.lower() == b"content-encoding":
-            response.content_encoding = value
+            response.content_encoding = value.lower()
 
     def on_headers_complete(self) -> None:
         response = self._response
@@ -386,8 +394,7 @@ class _Connection(asyncio.Protocol):
         self._keep = parser.should_keep_alive()
         self._header_bytes = 0  # from here on those of trailers
         response.status = status
-        if self._last + response._idle < self._due_at:
-            self._arm(self._last + response._idle)
+        self.due(self._last + response._idle)
         waiter = response._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -441,8 +448,11 @@ class _Connection(asyncio.Protocol):
 
     # Time.
 
-    def _arm(self, due: float) -> None:
+    def due(self, due: float) -> None:
+        """Looks at the time limits then at the latest."""
         if self._timer is not None:
+            if self._due_at <= due:
+                return
             self._timer.cancel()
         self._due_at = due
         self._timer = self.loop.call_at(due, self._look)
@@ -465,7 +475,7 @@ class _Connection(asyncio.Protocol):
                 due, message = response._deadline, "the provider's answer took too long"
                 end = "closed"  # our limit, not the provider's failure
         if now < due:
-            self._arm(due)
+            self.due(due)
         elif response is None:
             self._pool.retire(self)
         else:

@@ -204,7 +204,11 @@ def _object_at(text: str, start: int) -> str | None:
     try:
         value = _DECODER.raw_decode(text, start)[0]
         return orjson.dumps(value).decode()
-    except (ValueError, RecursionError):
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # no JSON, or none that can be written: huge numbers, half characters
         return text[start:].partition("\n")[0]
 
 

@@ -27,6 +27,9 @@ from weakincentives.clock import SYSTEM_CLOCK
 ERROR_BYTES: Final = 64 * 1024
 """Of an error's body that are read."""
 
+ERROR_SECONDS: Final = 5.0
+"""That are waited for it: the status says enough."""
+
 MESSAGE: Final = 2_000
 """Characters of a provider's message that are told."""
 
@@ -209,6 +212,7 @@ class Upstream:
                 f"the provider answered {status}: redirects are not followed, base_url must be the final address",
                 status=502,
             )
+        response.hurry(ERROR_SECONDS)
         try:
             message, reason = _words(await response.read(ERROR_BYTES))
         except ProviderFailed:

@@ -519,6 +519,36 @@ def test_a_body_that_drips_is_not_waited_for_beyond_the_deadline() -> None:
     meet(behave, scenario)
 
 
+def test_a_body_can_be_hurried() -> None:
+    """C5: whoever lost interest can give the rest of a body less time than it had."""
+
+    async def behave(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\n12345")
+        await talk.closed()
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        response = await ask(client, server, timeout=60.0, idle=60.0)
+        response.hurry(0.02)
+        response.hurry(60.0)
+        with pytest.raises(ProviderFailed, match=r"^the provider's answer took too long$"):
+            await response.read(100)
+
+    meet(behave, scenario)
+
+
+def test_long_headers_in_many_pieces_are_read() -> None:
+    """C3: what is below the limit passes, however it is cut."""
+    headers = [b"x-%d: %b\r\n" % (one, b"y" * 1000) for one in range(55)]
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        response = await ask(client, server)
+        assert len(response.headers) == 56
+        assert await response.read(10) == b"ok"
+
+    meet(always(b"HTTP/1.1 200 OK\r\n", *headers, b"content-length: 2\r\n\r\nok"), scenario)
+
+
 @pytest.mark.parametrize("uv", [False, True])
 def test_reading_pauses_while_nobody_reads(uv: bool) -> None:
     """C3: a server that sends more than is read has to wait; then everything arrives."""

@@ -246,6 +246,8 @@ def test_the_default_script_helps(text: str, tools: tuple[str, ...], wanted: str
         ("call shell", [("shell", "{}")]),
         ("call shell {broken\nnext line", [("shell", "{broken")]),
         ("call shell{}", [("shell", "{}")]),
+        ('call shell {"x": 99999999999999999999999}', [("shell", '{"x": 99999999999999999999999}')]),
+        ('call shell {"x": "\\ud800"}', [("shell", '{"x": "\\ud800"}')]),
     ],
 )
 def test_the_default_script_calls_what_it_is_told_to(text: str, calls: list[tuple[str, str]]) -> None:
