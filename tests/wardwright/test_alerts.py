@@ -267,6 +267,24 @@ def test_closing_takes_no_more_and_counts_what_is_left() -> None:
     assert (alerts.waiting, alerts.dropped) == (0, 4)
 
 
+def test_emitting_after_the_loop_has_ended_does_not_raise() -> None:
+    """A thread may be late."""
+    sink = ListSink()
+    alerts = Alerts([sink])
+
+    async def cut_off() -> None:
+        running = asyncio.create_task(alerts.run())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(cut_off())
+    emitted(alerts, 2)
+
+    assert (alerts.waiting, alerts.dropped) == (2, 0)
+
+
 def test_closing_what_never_ran_counts_what_waits() -> None:
     """A gateway that fails to start says so too."""
     alerts = Alerts([ListSink()])

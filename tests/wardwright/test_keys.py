@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import threading
 from pathlib import Path
 
@@ -255,6 +256,15 @@ def test_a_rule_over_users_counts_equal_arguments_in_several_sessions() -> None:
     assert statuses == ["allow", "allow", "deny_call"]
 
 
+def test_keys_of_many_tenants_are_not_all_remembered() -> None:
+    """Callers may be let to name tenants; the keys are the same when they are derived again."""
+    ring = Keyring.ephemeral()
+    keys = [ring.session_key(f"session_id\x1ft{number}\x1fs") for number in range(3_000)]
+
+    assert len(set(keys)) == 3_000
+    assert ring.session_key("session_id\x1ft0\x1fs") == keys[0]
+
+
 # sealing
 
 
@@ -387,6 +397,30 @@ def test_a_file_that_is_gone_leaves_the_ring_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(SealBroken):
         ring.unseal(RING.seal(b"x", b""), b"")
     assert ring.unseal(sealed, b"") == b"held"
+
+
+def test_a_ring_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
+    """A full disk, a file that is gone, a folder that takes no new file: told, and nothing half-written is left."""
+    ring = Keyring.create(tmp_path / "keys")
+    before = (tmp_path / "keys").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    try:
+        with pytest.raises(KeysUnusable) as full:
+            ring.rotate(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    left = os.listdir(tmp_path)
+    long = tmp_path / ("k" * 250)
+    (tmp_path / "keys").rename(long)
+    with pytest.raises(KeysUnusable, match="cannot be written: File name too long"):
+        Keyring.load(long).rotate(1)
+    with pytest.raises(KeysUnusable, match="cannot be used: No such file or directory"):
+        ring.rotate(1)
+
+    assert str(full.value) == f"The key file {tmp_path / 'keys'} cannot be written: File too large."
+    assert (left, os.listdir(tmp_path), long.read_bytes()) == (["keys"], [long.name], before)
+    assert len(ring.generations) == 1
 
 
 def test_a_named_key_file_may_be_a_ring_or_any_bytes(tmp_path: Path) -> None:
@@ -551,6 +585,18 @@ def test_a_secret_that_is_missing_is_told_by_its_place(tmp_path: Path) -> None:
     assert str(unset.value) == "providers.openai: the environment variable KEY is not set or empty."
     assert str(empty.value) == f"auth.admin: the file {tmp_path / 'empty'} is empty."
     assert str(gone.value) == f"auth.admin: the file {tmp_path / 'gone'} cannot be read: No such file or directory."
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(b"x" * 70_000, "is too long for a secret"), (b"\xff\xfe", "does not hold text")]
+)
+def test_a_file_that_holds_no_secret_is_told(tmp_path: Path, content: bytes, problem: str) -> None:
+    """Somebody named the wrong file."""
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(KeysUnusable) as caught:
+        SecretSource(file=str(tmp_path / "key")).read("auth.admin")
+
+    assert str(caught.value) == f"auth.admin: the file {tmp_path / 'key'} {problem}."
 
 
 def test_a_secret_with_line_breaks_is_refused_without_showing_it() -> None:

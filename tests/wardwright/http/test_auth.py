@@ -416,6 +416,7 @@ def unsigned(algorithm: str) -> str:
         ("a.b", "malformed"),
         ("a.b.c", "malformed"),
         ("é.ü.ß", "malformed"),
+        ("eyJ.eyJ.AA", "malformed"),
         (token() + "x" * 5000, "malformed"),
         (f"{part({'alg': 'HS256', 'crit': ['x']})}.{part({})}.AA", "malformed"),
         (f"{part({'alg': 'HS256'})}.{base64.urlsafe_b64encode(b'[1]').decode()}.AA", "malformed"),
@@ -586,6 +587,10 @@ def test_whether_somebody_has_every_right_is_known() -> None:
             "name it with key_env",
         ),
         ("keys: [{key_env: A}]", "keys[0]: missing key 'id'"),
+        (
+            f"keys: [{{id: a, key_env: A, hash: '{hash_key('x')}'}}]",
+            "keys[0].hash: give hash, key_env or key_file, only one of them",
+        ),
         ("keys: [{id: admin, key_env: A}]", "keys[0].id: 'admin' is a name the gateway itself uses"),
         ("keys: [{id: a, key_env: A}, {id: a, key_env: B}]", "keys[1].id: id 'a' is already used at line 1"),
         (
