@@ -93,7 +93,7 @@ _FRAME = struct.Struct("<II")
 
 
 def _record(*parts: str) -> bytes:
-    payload = b"\0".join(map(os.fsencode, parts))
+    payload = os.fsencode("\0".join(parts))
     return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
 
 
