@@ -10,6 +10,7 @@ from wardwright.streaming.relay import NOTHING, Change, Relay
 from wardwright.streaming.relay_anthropic import AnthropicRelay
 from wardwright.streaming.relay_chat import ChatRelay
 from wardwright.streaming.relay_responses import ResponsesRelay
+from wardwright.streaming.translated import StreamTranslator
 from wardwright.wire.body import Json, Object
 from wardwright.wire.turn import WireName
 
@@ -59,4 +60,4 @@ def _relay(wire: WireName) -> type[Relay]:
     return relay
 
 
-__all__ = ["Change", "Relay", "relay_for", "render"]
+__all__ = ["Change", "Relay", "StreamTranslator", "relay_for", "render"]

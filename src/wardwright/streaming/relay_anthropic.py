@@ -42,7 +42,7 @@ class AnthropicRelay(Relay):
         self._start: Object = {}
         """The message as it begins; the first round's."""
         self._started = False
-        self._next = 0
+        self._next: int = 0
         self._numbers: dict[int, int] = {}
         """Blocks of the current reply that passed: the provider's number -> the client's. Always the first ones."""
         self._further: Object = {}
@@ -156,11 +156,14 @@ class AnthropicRelay(Relay):
         self._emit({"type": "content_block_stop", "index": index})
 
     def _tell(self, body: Object) -> None:
+        self._tell_start(body)
+        self._finish(body)
+
+    def _tell_start(self, body: Object) -> None:
         self._start = self._opened({**body, "stop_reason": None, "stop_sequence": None})
         usage = body.get("usage")
         if isinstance(usage, dict):
             self._start["usage"] = {**usage, "output_tokens": 0}
-        self._finish(body)
 
     def _refused(self, error: Object) -> bytes:
         return written("error", error)

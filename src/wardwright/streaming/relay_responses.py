@@ -215,7 +215,7 @@ class ResponsesRelay(Relay):
         self._passed = []
         if not self._begun and not self._opening:
             self._learn(body)
-            self._opening = _begun(body)
+            self._opening = begun(body)
         self._begun = True
         for item in objects(body.get("output")):
             item["id"] = self._name(item)
@@ -239,7 +239,7 @@ class ResponsesRelay(Relay):
         if kind == "message":
             begun["content"] = []
             for place, part in enumerate(objects(item.get("content"))):
-                pieces += _part_events({**at, "content_index": place}, part)
+                pieces += part_events({**at, "content_index": place}, part)
         elif kind == "function_call" or kind == "custom_tool_call":
             field, event = (
                 ("arguments", "function_call_arguments")
@@ -283,7 +283,7 @@ class ResponsesRelay(Relay):
         return written("error", event)
 
 
-def _begun(body: Object) -> list[Object]:
+def begun(body: Object) -> list[Object]:
     """The events that begin a response which was told whole, or never told its beginning."""
     response: Object = {**body, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     if "completed_at" in response:
@@ -291,7 +291,7 @@ def _begun(body: Object) -> list[Object]:
     return [{"type": kind, "response": response} for kind in ("response.created", "response.in_progress")]
 
 
-def _part_events(at: Object, part: Object) -> list[Object]:
+def part_events(at: Object, part: Object) -> list[Object]:
     field = "refusal" if part.get("type") == "refusal" else "text"
     event = "refusal" if field == "refusal" else "output_text"
     text = part.get(field)
