@@ -494,8 +494,6 @@ class Exchange:
         request = inbound.body if self.fresh else body.read(inbound.raw)
         self.fresh = False
         edits.forget(request)
-        if self.splices:
-            edits.splice(request, self.splices)
         part = self.part
         settings = self._settings
         prepared = mediation.prepare(
@@ -507,11 +505,16 @@ class Exchange:
             tools_ok=target.tools,
             server_tools=self._server_tools().specs() if settings.server_tools else (),
             off=self.gateway.overlay.off(part.model_id),
+            remote=self._remote(),
+            unavailable=self._server_tools().unavailable if settings.server_tools else {},
             advertised=self._advertised(),
         )
         request, self.injected = prepared.body, prepared.injected
         self.hidden, self.shown = prepared.hidden, prepared.shown
         self.mediated = prepared.record
+        # After what the ruling changes: it knows items by their numbers in the request as it came.
+        if self.splices:
+            edits.splice(request, self.splices)
         for one in self.rounds:
             request = edits.answered(request, one.reply, one.answers)
             edits.relax(request)
@@ -523,6 +526,13 @@ class Exchange:
             edit.of(wire).rename_ids(request, renamed)
         edit.of(wire).set_model(request, target.upstream_model or target.model)
         return wire, body.write(request)
+
+    def _remote(self) -> frozenset[str]:
+        """Server tools that run on somebody else's MCP server."""
+        if not self._settings.server_tools:
+            return frozenset()
+        tools = self._server_tools()
+        return frozenset(name for name in tools.names if tools.location(name) == "remote_mcp")
 
     def _advertised(self) -> mediation.Advertised | None:
         settings = self._settings
@@ -618,11 +628,12 @@ class Exchange:
             step = self._next(ruling)
             self.judged = [*before, Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us)]
             unseal = approvals.used(held) if reply.held and held is not None else ()
+            denied = tuple(call.call_id for call in ruling.calls if "tool_mediation" in call.rules)
             if step == "release":
                 kept = self._splice_rows(turn, ruling, {}, verdict)
                 if not self._ours(ruling):
                     kept.receipt = self._receipt("released", 200)
-                kept.unseal = unseal
+                kept.unseal, kept.denied = unseal, denied
                 if reply.held and held is not None:
                     left = tuple(name for name in self.session.registers.get(HELD, ()) if name != held.handle)
                     kept.registers = {**kept.registers, HELD: left or None}
@@ -631,7 +642,7 @@ class Exchange:
                 return self._hold(turn, ruling, reply.body, verdict.at_ms)
             if step == "refuse":
                 return Kept(self._receipt("blocked", 403), unseal=unseal)
-            return Kept(unseal=unseal)
+            return Kept(unseal=unseal, denied=denied)
 
         verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
         self._settle(turn, verdict)

@@ -78,6 +78,8 @@ class Kept:
         default_factory=dict[RegisterKey, "RegisterValue | None"]
     )
     """The gateway's own, beside those of the rules; in the session's scope."""
+    denied: Sequence[str] = ()
+    """Ids of calls that the ruling let pass and mediation did not: the ledger must not say that the caller has them."""
 
 
 NOTHING: Final = Kept()
@@ -237,6 +239,10 @@ class Gates:
         kept = NOTHING if job.keep is None else job.keep(verdict)
         if kept.registers:
             delta.scopes[0].registers.update(kept.registers)
+        for name in kept.denied:
+            entry = delta.scopes[0].ledger.get(f"c:{name}")
+            if entry is not None:
+                delta.scopes[0].ledger[f"c:{name}"] = entry._replace(status="denied")
         if whole or len(kinds) > 1:
             after = apply(registers, delta).scopes
             if whole:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
@@ -91,9 +92,7 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
             ("LOG_LEVEL", start.log_level),
         ):
             os.environ[_PREFIX + name] = value
-        uvicorn.run(
-            f"{__name__}:worker", factory=True, workers=start.workers, **_server(start, drain)
-        )
+        uvicorn.run(f"{__name__}:worker", factory=True, workers=start.workers, **_server(start, drain))
         return
     server = _Server(uvicorn.Config(front(service), **_server(start, drain)), service)
     server.run()
@@ -123,7 +122,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
 
-    async def startup(self, sockets: list[object] | None = None) -> None:
-        await super().startup(sockets=sockets)  # pyright: ignore[reportArgumentType]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
         loop = get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self._service.reload_safely()))
