@@ -6,6 +6,7 @@ behind it. The client's numbers have no gaps, over all rounds. Thinking passes u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from wardwright.streaming.relay import Relay, copied, written
@@ -15,6 +16,20 @@ from wardwright.wire.edits import objects
 from wardwright.wire.turn import Turn
 
 _THOUGHT: Final = frozenset({"thinking", "redacted_thinking"})
+_WORDS: Final[Mapping[str, frozenset[str]]] = {
+    "text": frozenset({"type", "text", "citations"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+}
+_DELTAS: Final[Mapping[str, str]] = {
+    "citations_delta": "citation",
+    "compaction_delta": "content",
+    "input_json_delta": "partial_json",
+    "signature_delta": "signature",
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+}
+"""Of each delta the one field with the piece."""
 _HOSTED: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 _BEGINS: Final = frozenset({"id", "type", "role", "model", "content", "usage"})
 """Of a message: what its beginning says, or what is said in a place of its own."""
@@ -24,7 +39,7 @@ _ENDS: Final = frozenset(
 """What its end may say. A field on neither list stays here, unless the operator lets it through: it may tell a call once more."""
 
 # Type of a block -> fields that are told in pieces: (field, the delta's type, the delta's field).
-_PIECES: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+_PIECES: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     "text": (("text", "text_delta", "text"),),
     "thinking": (("thinking", "thinking_delta", "thinking"), ("signature", "signature_delta", "signature")),
     "compaction": (("content", "compaction_delta", "content"),),
@@ -60,8 +75,12 @@ class AnthropicRelay(Relay):
             number = self._numbers.get(_number(said))
             if number is None:
                 return False
-            said["index"] = number
-            self._out.append(written(str(kind), said))
+            event: Object = {"type": kind, "index": number}
+            delta = said.get("delta")
+            if isinstance(delta, dict):
+                field = _DELTAS[str(delta["type"])]
+                event["delta"] = {"type": delta["type"], field: delta.get(field)}
+            self._out.append(written(str(kind), event))
         elif kind == "content_block_start":
             return self._open(said)
         elif kind == "message_start":
@@ -78,7 +97,7 @@ class AnthropicRelay(Relay):
         if self._kept or index != len(self._numbers) or not isinstance(block, dict) or not self._may(block.get("type")):
             return False
         self._numbers[index] = self._next
-        self._emit({**said, "index": self._next})
+        self._emit({"type": "content_block_start", "index": self._next, "content_block": self._clean(block)})
         self._next += 1
         return True
 
@@ -90,6 +109,13 @@ class AnthropicRelay(Relay):
             return True
         hosted = kind in _HOSTED or (isinstance(kind, str) and kind.endswith("_tool_result"))
         return hosted and not self._hold_hosted
+
+    def _clean(self, block: Object) -> Object:
+        """A block of words without the fields that no such block has."""
+        known = _WORDS.get(str(block.get("type")))
+        if known is None or known.issuperset(block):
+            return block
+        return {key: value for key, value in block.items() if key in known or key in self._passing}
 
     def _opened(self, message: Json) -> Object:
         start: Object = {"type": "message", "role": "assistant"}
@@ -134,6 +160,7 @@ class AnthropicRelay(Relay):
         """A whole block, as the events that bring it."""
         index = self._next
         self._next += 1
+        block = self._clean(block)
         begun = dict(block)
         deltas: list[Object] = []
         if block.get("type") == "text":

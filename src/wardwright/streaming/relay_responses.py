@@ -7,6 +7,7 @@ exactly the items that the client was given.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from wardwright.errors import WireError
@@ -39,6 +40,18 @@ _HOSTED: Final = frozenset(
     }
 )
 """Items that tell what the provider ran. Those that only say at their end who runs them are not among them."""
+_WORDS: Final[Mapping[str, frozenset[str]]] = {
+    "message": frozenset({"content", "id", "phase", "role", "status", "type"}),
+    "reasoning": frozenset({"content", "encrypted_content", "id", "status", "summary", "type"}),
+}
+_PART: Final = frozenset({"annotations", "logprobs", "refusal", "text", "type"})
+_EVENT: Final = frozenset(
+    {
+        "annotation", "annotation_index", "content_index", "delta", "item", "item_id", "logprobs", "obfuscation", "output_index",
+        "part", "refusal", "sequence_number", "summary_index", "text", "type",
+    }
+)  # fmt: skip
+"""Fields of items, of their parts and of events that bring words."""
 _ITEM_EVENTS: Final = ("response.output_item.added", "response.output_item.done")
 _MESSAGE_EVENTS: Final = ("response.output_text.", "response.refusal.", "response.content_part.")
 _REASONING_EVENTS: Final = ("response.reasoning_", "response.content_part.")
@@ -148,15 +161,36 @@ class ResponsesRelay(Relay):
             self._go(index, said)
 
     def _go(self, index: int, said: Object) -> None:
+        if self._kinds[index] in _WORDS and not _EVENT.issuperset(said):
+            said = self._only(said, _EVENT)
         said["output_index"] = self._numbers[index]
+        item = said.get("item")
+        if isinstance(item, dict):
+            item = said["item"] = self._clean(item)
+        part = said.get("part")
+        if isinstance(part, dict):
+            said["part"] = self._only(part, _PART)
         name = self._renamed.get(index)
         if name is not None:
             if "item_id" in said:
                 said["item_id"] = name
-            item = said.get("item")
             if isinstance(item, dict):
                 said["item"] = {**item, "id": name}
         self._emit(said)
+
+    def _clean(self, item: Object) -> Object:
+        """An item of words without the fields that no such item has."""
+        known = _WORDS.get(str(item.get("type")))
+        if known is None:
+            return item
+        clean = self._only(item, known)
+        content = clean.get("content")
+        if isinstance(content, list):
+            clean["content"] = [self._only(part, _PART) for part in objects(content)]
+        return clean
+
+    def _only(self, fields: Object, known: frozenset[str]) -> Object:
+        return {key: value for key, value in fields.items() if key in known or key in self._passing}
 
     def _name(self, item: Object) -> str:
         """An id that no other item of the answer has: some providers give every reply the same ones."""
@@ -198,7 +232,7 @@ class ResponsesRelay(Relay):
         # The final response may leave items out that no rule reads; then nobody can say which of them the client has.
         if passed and (len(output) != len(self._seen) or [item.get("type") for item in output[:passed]] != self._kinds):
             raise WireError("the streamed items and the final response disagree")
-        self._passed = [dict(item) for item in output[:passed]]
+        self._passed = [dict(self._clean(item)) for item in output[:passed]]
         for index, name in self._renamed.items():
             self._passed[index]["id"] = name
         return {**body, "output": copied(list(output[passed:]))}
@@ -217,8 +251,8 @@ class ResponsesRelay(Relay):
             self._learn(body)
             self._opening = begun(body)
         self._begun = True
-        for item in objects(body.get("output")):
-            item["id"] = self._name(item)
+        for given in objects(body.get("output")):
+            item: Object = {**self._clean(given), "id": self._name(given)}
             self._item(item)
             self._output.append(item)
 
