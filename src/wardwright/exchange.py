@@ -32,7 +32,7 @@ from wardwright.errors import GovernanceUnavailable, ProviderFailed, SealedMissi
 from wardwright.gates import Gates, Kept, Verdict
 from wardwright.gateway import passes
 from wardwright.history import EMPTY_SCOPE, ReceiptRow, RegisterKey, ScopeState, scope_key
-from wardwright.keys import Keyring
+from wardwright.keys import Keyring, SealBroken
 from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay
 from wardwright.policy.arbitrate import transformed
@@ -89,6 +89,8 @@ class Inbound:
     claims_trusted: bool = False
     approval: str = ""
     """Handle of a held reply."""
+    notes: tuple[str, ...] = ()
+    """Claims that were not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,8 @@ class Exchange:
 
         def keep(verdict: Verdict) -> Kept:
             ruling = verdict.ruling
+            if self.inbound.notes:
+                ruling.notes = (*ruling.notes, *self.inbound.notes)
             self.session, self.key = verdict.session, verdict.key
             used = () if lifted is None else approvals.used(lifted)
             if stop is None and passes(ruling):
@@ -790,9 +794,10 @@ class Exchange:
                 row = await self.gateway.gates.ask(
                     self.gateway.gates.store.sealed, scope, f"splice:{name}", self.gateway.now_ms()
                 )
-            except SealedMissing:
-                continue  # expired: the provider sees the reply as the caller does
-            said = orjson.loads(self.gateway.keyring.unseal(row.body, f"{scope}\nsplice:{name}".encode()))
+                plain = self.gateway.keyring.unseal(row.body, f"{scope}\nsplice:{name}".encode())
+            except (SealedMissing, SealBroken):
+                continue  # expired, or its key was retired: the provider sees the reply as the caller does
+            said = orjson.loads(plain)
             found.append(Splice(tuple(said["siblings"]), tuple(SplicedCall(**call) for call in said["calls"])))
         self.splices = tuple(found)
 

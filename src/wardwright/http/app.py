@@ -43,16 +43,17 @@ _APPROVAL: Final = "x-wardwright-approval"
 class Sink:
     """The caller's side of one exchange."""
 
-    __slots__ = ("_send", "open", "status")
+    __slots__ = ("_further", "_send", "open", "status")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, further: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self._send = send
+        self._further = further
         self.status = 0
         self.open = True
 
     async def start(self, status: int, headers: Sequence[tuple[str, str]], *, stream: bool) -> None:
         self.status = status
-        sent = [_EVENTS if stream else _JSON, *guard.API_HEADERS]
+        sent = [_EVENTS if stream else _JSON, *guard.API_HEADERS, *self._further]
         sent += [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
@@ -83,10 +84,13 @@ class App:
         await self._model(wire, scope, receive, send)
 
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
-        sink = Sink(send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         limits = self.gateway.live.deployment.limits
+        sink = Sink(send, guard.cors(headers, self.service.hosts) if "origin" in headers else ())
         refusal = guard.check(scope, headers, self.service.hosts, limits.header_bytes)
+        if scope["method"] == "OPTIONS":
+            await preflight(send, headers, self.service.hosts)
+            return
         if refusal is None and scope["method"] != "POST":
             refusal = Refusal(405, "invalid_request_error", "method_not_allowed", "Send this with POST.")
         if refusal is not None:
@@ -148,8 +152,14 @@ class App:
             message = f"There is no model '{turn.model[:64]}' here. Known: {', '.join(known) or 'none'}."
             await self._told(wire, sink, Refusal(404, "not_found_error", "model_not_found", message))
             return
-        trusted = turn.claims is not None and self.service.authenticator.claims_trusted(principal, headers, raw, peer)
-        inbound = Inbound(wire, raw, given, turn, caller, trusted, headers.get(_APPROVAL, ""))
+        notes = self.service.authenticator.refused_claims(principal, headers)
+        trusted = False
+        if turn.claims is not None:
+            trust = self.service.authenticator.trust(principal, headers, raw, peer)
+            trusted = trust.trusted
+            if trust.refused:
+                notes = (*notes, f"attestation_refused:{trust.refused}")
+        inbound = Inbound(wire, raw, given, turn, caller, trusted, headers.get(_APPROVAL, ""), notes)
         exchange = Exchange(gateway, inbound, sink, live, part)
         if turn.stream:
             await _streamed(exchange, receive, limits.keep_alive_ms / 1000)
@@ -161,6 +171,14 @@ class App:
         headers = [("retry-after", "1")] if refusal.status == 429 else []
         await sink.start(refusal.status, headers, stream=False)
         await sink.finish(orjson.dumps(edit.of(wire).refusal(refusal)))
+
+
+async def preflight(send: Send, headers: Mapping[str, str], hosts: guard.Hosts) -> None:
+    """Answers a browser that asks whether a page may ask."""
+    allowed = guard.preflight(headers, hosts)
+    sent = [*guard.API_HEADERS, *(allowed or ())]
+    await send({"type": "http.response.start", "status": 204 if allowed is not None else 403, "headers": sent})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], limit: int, seconds: float) -> bytes | Refusal:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from wardwright.http import guard
-from wardwright.http.app import App, AsgiApp, Receive, Scope, Send
+from wardwright.http.app import App, AsgiApp, Receive, Scope, Send, preflight
 from wardwright.http.service import Service
 from wardwright.wire.refusal import Refusal
 
@@ -63,7 +63,9 @@ class Front:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = guard.check(scope, headers, service.hosts, service.deployment.limits.header_bytes)
-        if refusal is not None:
+        if scope["method"] == "OPTIONS":
+            await preflight(send, headers, service.hosts)
+        elif refusal is not None:
             await _refuse(send, refusal)
         elif path == "/readyz":
             problem = await service.ready()

@@ -23,9 +23,9 @@ from wardwright.deployment import Deployment, ModelSettings, compile_deployment
 from wardwright.errors import ConfigError, VersionConflict, WardwrightError
 from wardwright.exchange import Gateway, Live
 from wardwright.gates import Gates
-from wardwright.http.auth import Auth, Authenticator, check_binding, compile_auth, is_local
+from wardwright.http.auth import Auth, Authenticator, compile_auth, is_local
 from wardwright.http.guard import Hosts
-from wardwright.keys import Keyring, KeysUnusable, ring_path
+from wardwright.keys import Keyring, ring_path
 from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay
 from wardwright.policy.compile import Plan
@@ -95,17 +95,17 @@ class Service:
         self.admin_token: str | None = None
         """Generated just now, to be printed once; None when there is one already."""
         compiled = self._compile(config)
-        refused = check_binding(host, compiled.auth)
-        if refused is not None:
-            raise KeysUnusable(refused)
         self.keyring = Keyring.load_or_create(ring_path(database), environ)
         self.authenticator = Authenticator(compiled.auth, self.keyring, host, environ=environ)
         self.hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, host)
         if not self.authenticator.has_admin:
             self.admin_token = self.keyring.admin_token_once()
         self.store: Store = open_store(database)
-        self.metrics = Metrics()
+        self.metrics = Metrics(str(os.getpid()))
         self.alerts = Alerts.of(compiled.deployment.alerts, environ=environ)
+        self.metrics.gauge(
+            "wardwright_alerts_dropped_total", "Alerts that nobody got.", lambda: self.alerts.dropped, kind="counter"
+        )
         self.overlay = Overlay(self.store, now_ms=clock_ms, on_plan=self._follow)
         self._compiled = compiled
         gates = Gates(self.store, self.keyring, clock_ms)
@@ -139,6 +139,16 @@ class Service:
     @property
     def source(self) -> bytes:
         return self.deployment.config.source
+
+    @property
+    def client(self) -> Client:
+        """All connections to the outside."""
+        assert self._client is not None
+        return self._client
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return os.environ if self._environ is None else self._environ
 
     @property
     def models(self) -> Mapping[str, ModelSettings]:
@@ -199,6 +209,7 @@ class Service:
 
     async def reload(self) -> None:
         """Reads the file again; a file with problems changes nothing."""
+        self.keyring.reload()
         config = load_config(self._config.file)
         await self.activate(config.source, "reload")
         self._config = config
@@ -267,6 +278,7 @@ class Service:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
+                self.keyring.reload()
                 await asyncio.to_thread(self.store.sweep, self.now_ms())
                 await asyncio.to_thread(self.store.maintain)
             except WardwrightError as error:

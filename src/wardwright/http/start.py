@@ -14,7 +14,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -98,7 +98,7 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
     server.run()
 
 
-def _server(start: Start, drain: int) -> dict[str, object]:
+def _server(start: Start, drain: int) -> dict[str, Any]:
     return {
         "host": start.host,
         "port": start.port,
