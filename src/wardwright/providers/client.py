@@ -274,10 +274,14 @@ class _Connection(asyncio.Protocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def gone(self) -> bool:
+        return self._transport is None
+
     def send(self, head: bytes, body: bytes, response: NetworkResponse) -> None:
         """Writes a request; `response` gets what comes back."""
         transport = self._transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             raise ProviderFailed("broken", _NO_ANSWER)
         self._response = response
         self._header_bytes = self._unread_bytes = 0
@@ -466,7 +470,7 @@ class _Connection(asyncio.Protocol):
         if response is None:
             due, message = self._idle_since + self._pool.keep, ""
         elif not response.status:
-            due, message = response._until, "the provider did not answer in time"
+            due, message = response._until, _LATE
         else:
             due, message = self._last + response._idle, "the provider stopped in the middle of its answer"
             if self.paused:
@@ -483,6 +487,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
 
+_LATE: Final = "the provider did not answer in time"
 _NO_ANSWER: Final = "the provider closed the connection without an answer"
 _SIZED: Final = frozenset({"content-length", "transfer-encoding"})
 _TOO_LONG: Final = f"the headers of the provider's answer are longer than {HEADER_BYTES} bytes"
@@ -496,6 +501,10 @@ def _broken(response: NetworkResponse) -> ProviderFailed:
     if response.status:
         return ProviderFailed("broken", "the connection broke in the middle of the provider's answer")
     return ProviderFailed("broken", _NO_ANSWER)
+
+
+def _sooner(instant: float, deadline: float | None) -> float:
+    return instant if deadline is None or instant < deadline else deadline
 
 
 class Pool:
@@ -534,13 +543,11 @@ class Pool:
         deadline: float | None = None,
     ) -> NetworkResponse:
         """The answer, when its headers are there. `headers` come from `render_headers`; times are seconds, `deadline` an instant of
-        the loop's clock: `timeout` until the headers, `idle` between two pieces of the body, `deadline` for all of it."""
+        the loop's clock. `timeout`: from sending to the headers, and no longer for a free connection; `idle`: between two pieces of
+        the body; `deadline`: for all of it."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        until = loop.time() + timeout
-        if deadline is not None and deadline < until:
-            until = deadline
         head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%baccept-encoding: identity\r\ncontent-length: %d\r\n\r\n" % (
             method.encode(),
             path.encode(),
@@ -548,25 +555,18 @@ class Pool:
             headers,
             len(body),
         )
-        connection = None
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable:
-                break
-            connection = None
-        if connection is None:
-            connection = await self._acquire(until, loop)
+        connection = self._kept() or await self._acquire(timeout, deadline, loop)
         try:
-            return await self._exchange(connection, head, body, until, idle, deadline)
+            return await self._exchange(connection, head, body, timeout, idle, deadline)
         except _Stale:
             # C1: on none of those that are kept, they are as old or older.
-            connection = await self._connect(until, loop, counted=True)
-            return await self._exchange(connection, head, body, until, idle, deadline)
+            connection = await self._connect(deadline, loop, counted=True)
+            return await self._exchange(connection, head, body, timeout, idle, deadline)
 
     async def _exchange(
-        self, connection: _Connection, head: bytes, body: bytes, until: float, idle: float, deadline: float | None
+        self, connection: _Connection, head: bytes, body: bytes, timeout: float, idle: float, deadline: float | None
     ) -> NetworkResponse:
-        response = NetworkResponse(connection, until, idle, deadline)
+        response = NetworkResponse(connection, _sooner(connection.loop.time() + timeout, deadline), idle, deadline)
         connection.send(head, body, response)
         try:
             await response._more()
@@ -581,29 +581,46 @@ class Pool:
             raise _Stale if connection.stale else failure
         return response
 
-    async def _acquire(self, until: float, loop: asyncio.AbstractEventLoop) -> _Connection:
-        """A new connection, or one that another request has done with."""
-        if self._count < self._connections:
-            return await self._connect(until, loop)
-        waiter: asyncio.Future[_Connection | None] = loop.create_future()
-        self._waiting.append(waiter)
-        try:
-            async with asyncio.timeout_at(until):
-                connection = await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._pass_on(waiter.result())
-            elif waiter in self._waiting:
-                self._waiting.remove(waiter)
-            if isinstance(error, TimeoutError):
-                message = f"all {self._connections} connections to the provider are busy"
-                raise ProviderFailed("busy", message) from None
-            raise
-        if connection is not None and connection.usable:
-            return connection
-        return await self._connect(until, loop, counted=connection is None)
+    def _kept(self) -> _Connection | None:
+        """The connection that was used last: the others may then be given up for being idle."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
 
-    async def _connect(self, until: float, loop: asyncio.AbstractEventLoop, *, counted: bool = False) -> _Connection:
+    async def _acquire(self, timeout: float, deadline: float | None, loop: asyncio.AbstractEventLoop) -> _Connection:
+        """A new connection, or one that another request has done with."""
+        until = _sooner(loop.time() + timeout, deadline)
+        while self._count >= self._connections:
+            waiter: asyncio.Future[_Connection | None] = loop.create_future()
+            self._waiting.append(waiter)
+            try:
+                async with asyncio.timeout_at(until):
+                    connection = await waiter
+            except BaseException as error:
+                if waiter.done() and not waiter.cancelled():
+                    self._pass_on(waiter.result())
+                elif waiter in self._waiting:
+                    self._waiting.remove(waiter)
+                if isinstance(error, TimeoutError):
+                    message = f"all {self._connections} connections to the provider are busy"
+                    raise ProviderFailed("busy", message) from None
+                raise
+            if connection is None:
+                return await self._connect(deadline, loop, counted=True)
+            if connection.usable:
+                return connection
+            # It was closed on the way here, and its place goes to whoever waits first. Meanwhile another may have come free.
+            kept = self._kept()
+            if kept is not None:
+                return kept
+        return await self._connect(deadline, loop)
+
+    async def _connect(
+        self, deadline: float | None, loop: asyncio.AbstractEventLoop, *, counted: bool = False
+    ) -> _Connection:
+        """A new connection. `counted`: its place is taken already."""
         if not counted:
             self._count += 1
         url = self.url
@@ -611,16 +628,20 @@ class Pool:
             if self._aborted:
                 raise ProviderFailed("connect", "the gateway is closing", retryable=False, repeatable=False)
             options: dict[str, Any] = {"ssl": self._tls(), "server_hostname": url.host} if url.tls else {}
-            async with asyncio.timeout_at(min(until, loop.time() + self._connect_timeout)):
+            async with asyncio.timeout_at(_sooner(loop.time() + self._connect_timeout, deadline)):
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self, loop), url.host, url.port, **options
                 )
+            if connection.gone:
+                raise ProviderFailed("broken", _NO_ANSWER)
         except BaseException as error:
             self._freed()
             if isinstance(error, ssl.SSLError | ssl.CertificateError):
                 why = getattr(error, "verify_message", "") or "no secure connection could be made"
                 raise ProviderFailed("connect", f"{url.authority}: {why}") from error
             if isinstance(error, TimeoutError):
+                if deadline is not None and loop.time() >= deadline:
+                    raise ProviderFailed("timeout", _LATE) from None
                 raise ProviderFailed("connect", f"{url.authority} did not accept a connection in time") from None
             if isinstance(error, OSError):
                 raise ProviderFailed("connect", f"{url.authority} cannot be reached") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -587,9 +588,9 @@ def test_time_that_the_reader_takes_is_not_the_servers() -> None:
         await talk.closed()
 
     async def scenario(client: Client, server: Loopback) -> None:
-        response = await ask(client, server, b"slowly", idle=0.05)
+        response = await ask(client, server, b"slowly", idle=0.1)
         with pytest.raises(ProviderFailed):
-            await ask(client, server, timeout=0.2)  # meanwhile, four times as long as the other server may be silent
+            await ask(client, server, timeout=0.3)  # meanwhile, three times as long as the other server may be silent
         assert len(await response.read(total)) == total
 
     meet(behave, scenario)
@@ -966,3 +967,68 @@ def test_answers_in_turn_are_not_swapped() -> None:
         assert [await told(client, server) for _ in range(3)] == [b"a", b"b", b"c"]
 
     meet(in_turn(answer(b"a"), answer(b"b"), answer(b"c")), scenario)
+
+
+@pytest.mark.parametrize("uv", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_place_is_lost_whatever_happens(seed: int, uv: bool) -> None:
+    """Servers misbehave, callers hang up: each answer is the right one, the limit holds, and in the end every place is free."""
+    dice = random.Random(seed)
+
+    async def behave(talk: Talk) -> None:
+        while (asked := await talk.asked()) is not None:
+            whole = answer(asked.body)
+            said, goes_on = dice.choice(
+                [
+                    (whole, True),
+                    (whole, True),
+                    (whole, True),
+                    (chunked(asked.body[:3], asked.body[3:]), True),
+                    (whole, False),
+                    (answer(asked.body, connection="close"), False),
+                    (whole[:-1], False),
+                    (whole + answer(b"another"), True),
+                    (b"", False),
+                    (b"", None),
+                ]
+            )
+            await talk.say(said)
+            if goes_on is None:
+                talk.reset()
+            if not goes_on:
+                return
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        pool = client.pool(server.url, connections=4)
+        answers = 0
+
+        async def one(number: int) -> None:
+            nonlocal answers
+            body = b"body-%d" % number
+            try:
+                response = await pool.request("POST", "/", b"", body, timeout=20.0, idle=20.0)
+                if number % 10 == 0:
+                    response.close()
+                    return
+                assert await response.read(1000) == body
+                answers += 1
+            except ProviderFailed as failed:
+                assert failed.kind == "broken"
+
+        tasks: list[asyncio.Task[None]] = []
+        for number in range(200):
+            tasks.append(asyncio.create_task(one(number)))
+            for _ in range(dice.randrange(6)):
+                await asyncio.sleep(0)
+            if dice.random() < 0.15:
+                dice.choice(tasks).cancel()
+            assert pool.count <= 4
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [one for one in outcomes if one is not None and not isinstance(one, asyncio.CancelledError)] == []
+        assert answers > 50
+        pool.close()
+        async with asyncio.timeout(20.0):
+            while pool.count:
+                await asyncio.sleep(0)
+
+    meet(behave, scenario, uv=uv)
