@@ -1,4 +1,4 @@
-"""The `wardwright` command: check, simulate, replay, diff, report, receipts, keys, init.
+"""The `wardwright` command: serve, check, simulate, replay, diff, report, receipts, keys, init.
 
 Every answer can be had as JSON. What is wrong with a file goes to standard error as `file:line:column: path: message`; bad input
 ends with one line and exit code 1, never with a traceback. Decides nothing: each command asks one module and prints what it says.
@@ -25,6 +25,9 @@ from wardwright.cases import Outcome, load_cases, play
 from wardwright.config import load_config
 from wardwright.errors import ConfigError, Problem, WardwrightError
 from wardwright.history import scope_key
+from wardwright.http.service import Service, compile_service
+from wardwright.http.start import DATABASE, Start
+from wardwright.http.start import serve as start
 from wardwright.keys import Keyring, hash_key, is_ring, new_secret, signing_keys_of
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.receipts import FILTERS, Receipt, explain
@@ -66,6 +69,45 @@ class BadInput(WardwrightError, ValueError):
     """Something given on the command line cannot be used."""
 
 
+# serve
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="A model artifact or a deployment; without one, an example is served."),
+    ] = None,
+    db: Annotated[str, typer.Option("--db", help="A store: a file, or a postgresql:// address.")] = DATABASE,
+    host: Annotated[
+        str, typer.Option("--host", help="Other addresses than loopback need authentication.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8787,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes; they share the store.")] = 1,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+    json: Json = False,
+) -> None:
+    """Serve the gateway until it is stopped. SIGTERM lets streams end first, SIGHUP reads the config again."""
+    _one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
+
+    def tell(service: Service) -> None:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        if json:
+            _print_json(
+                {"address": address, "db": db, "models": list(service.plan.models), "admin_token": service.admin_token}
+            )
+            return
+        _say(f"wardwright serves {', '.join(service.plan.models)} at {address}/v1")
+        if config is None:
+            _say("No --config: this is the embedded example with a scripted provider.")
+        if service.admin_token is not None:
+            _say(f"Admin token, shown this once: {service.admin_token}")
+        elif not service.authenticator.has_admin:
+            _say("Nobody can administer: set auth.admin, or run 'wardwright keys admin'.")
+
+    start(Start("" if config is None else str(config), db, host, port, workers, log_level), tell)
+
+
 # check
 
 
@@ -77,7 +119,8 @@ def check(
 ) -> None:
     """Validate a plan and play policy cases against it. Exit code 0 when it compiles and every case holds."""
     try:
-        plan = compile_plan(load_config(file), _now_ms())
+        compiled = compile_service(load_config(file), _now_ms(), modules_from=file.resolve().parent)
+        plan = compiled.deployment.plan
         problems: list[Problem] = list(plan.warnings)
     except ConfigError as error:
         plan, problems = None, list(error.problems)

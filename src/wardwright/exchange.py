@@ -68,11 +68,17 @@ Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
 class Sink(Protocol):
     """Where the answer goes: the HTTP layer's side of one request."""
 
-    async def start(self, status: int, headers: Sequence[tuple[str, str]], *, stream: bool) -> None: ...
+    async def answer(self, status: int, headers: Sequence[tuple[str, str]], data: bytes) -> None:
+        """All of it at once."""
+        ...
+
+    async def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+        """A stream begins."""
+        ...
 
     async def write(self, data: bytes) -> None: ...
 
-    async def finish(self, data: bytes = b"") -> None: ...
+    async def finish(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -837,17 +843,15 @@ class Exchange:
         answer = reply.body
         for one in reversed(self.rounds):
             answer = edits.join(one.reply, answer)
-        data = body.write(answer)
-        await self.sink.start(200, self._headers(), stream=False)
         self.started = True
-        await self.sink.finish(data)
+        await self.sink.answer(200, self._headers(), body.write(answer))
 
     async def _send(self, data: bytes) -> None:
         if not data:
             return
         if not self.started:
             self.started = True
-            await self.sink.start(200, self._headers(), stream=True)
+            await self.sink.start(200, self._headers())
         await self.sink.write(data)
 
     async def keep_alive(self) -> None:
@@ -881,9 +885,7 @@ class Exchange:
             await self.sink.write(b"" if relay is None else relay.refuse(refusal))
             await self.sink.finish()
             return
-        data = orjson.dumps(edit.of(wire).refusal(refusal))
-        await self.sink.start(refusal.status, self._headers(), stream=False)
-        await self.sink.finish(data)
+        await self.sink.answer(refusal.status, self._headers(), orjson.dumps(edit.of(wire).refusal(refusal)))
 
     async def _abandoned(self) -> None:
         """The caller went away: what was judged is recorded all the same."""

@@ -51,19 +51,29 @@ class Sink:
         self.status = 0
         self.open = True
 
-    async def start(self, status: int, headers: Sequence[tuple[str, str]], *, stream: bool) -> None:
-        self.status = status
-        sent = [_EVENTS if stream else _JSON, *guard.API_HEADERS, *self._further]
-        sent += [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+    async def answer(self, status: int, headers: Sequence[tuple[str, str]], data: bytes) -> None:
+        self.open = False
+        await self._start(status, headers, (_JSON, (b"content-length", b"%d" % len(data))))
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+        await self._start(status, headers, (_EVENTS,))
 
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def finish(self, data: bytes = b"") -> None:
+    async def finish(self) -> None:
         if self.open:
             self.open = False
-            await self._send({"type": "http.response.body", "body": data})
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _start(
+        self, status: int, headers: Sequence[tuple[str, str]], form: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        self.status = status
+        sent = [*form, *guard.API_HEADERS, *self._further]
+        sent += [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
 
 class App:
@@ -169,8 +179,7 @@ class App:
     async def _told(self, wire: WireName, sink: Sink, refusal: Refusal) -> None:
         self.gateway.metrics.refused(refusal.kind)
         headers = [("retry-after", "1")] if refusal.status == 429 else []
-        await sink.start(refusal.status, headers, stream=False)
-        await sink.finish(orjson.dumps(edit.of(wire).refusal(refusal)))
+        await sink.answer(refusal.status, headers, orjson.dumps(edit.of(wire).refusal(refusal)))
 
 
 async def preflight(send: Send, headers: Mapping[str, str], hosts: guard.Hosts) -> None:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import uvicorn
 
 from wardwright.config import Config, load_config
 from wardwright.http import logs
@@ -79,6 +76,8 @@ def worker() -> Front:
 
 def serve(start: Start, tell: Callable[[Service], None]) -> None:
     """Serves until it is told to stop; streams under way end first. `tell` is called once, before the first request."""
+    import uvicorn
+
     logs.set_up(start.log_level)
     service = start.service()
     tell(service)
@@ -94,8 +93,20 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
             os.environ[_PREFIX + name] = value
         uvicorn.run(f"{__name__}:worker", factory=True, workers=start.workers, **_server(start, drain))
         return
-    server = _Server(uvicorn.Config(front(service), **_server(start, drain)), service)
-    server.run()
+    uvicorn.Server(uvicorn.Config(_reloading(front(service)), **_server(start, drain))).run()
+
+
+def _reloading(application: Front) -> Front:
+    """SIGHUP reads the file again. A server with several processes has its own use for that signal, so only for one."""
+    opened = application.open
+
+    async def open_and_listen() -> None:
+        await opened()
+        loop = get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(application.service.reload_safely()))
+
+    application.open = open_and_listen
+    return application
 
 
 def _server(start: Start, drain: int) -> dict[str, Any]:
@@ -113,16 +124,3 @@ def _server(start: Start, drain: int) -> dict[str, Any]:
         "timeout_keep_alive": 75,
         "timeout_graceful_shutdown": drain,
     }
-
-
-class _Server(uvicorn.Server):
-    """One process: SIGHUP reads the file again."""
-
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
-        self._service = service
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        loop = get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self._service.reload_safely()))
