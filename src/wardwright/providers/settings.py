@@ -124,7 +124,7 @@ class ProviderConfig:
     script: tuple[Line, ...] = ()
 
 
-_KEYS: Final = (
+PROVIDER_KEYS: Final = (
     "base_url",
     "api_key_env",
     "api_key_file",
@@ -185,7 +185,7 @@ def _provider(name: str, node: Node, problems: Problems) -> ProviderConfig:
         node = Node(
             {key: child for key, child in entries.items() if key not in literal}, node.line, node.column, node.path
         )
-    given = problems.mapping(node, ("kind",), _KEYS)
+    given = problems.mapping(node, ("kind",), PROVIDER_KEYS)
     kind = cast("ProviderKind", problems.choice(given["kind"], KINDS)) if "kind" in given else "openai"
     # A kind that is not known is told once; nothing is told that would follow from it.
     named = "kind" in given and given["kind"].value == kind

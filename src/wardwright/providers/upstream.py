@@ -39,9 +39,9 @@ LONGEST_WAIT: Final = 10.0
 FIRST_WAIT: Final = 0.25
 ANTHROPIC_VERSION: Final = "2023-06-01"
 
-_AGAIN: Final = frozenset({408, 409, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+REPEATED: Final = frozenset({408, 409, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 """Statuses after which the same request may do better."""
-_ELSEWHERE: Final = frozenset({401, 402, 403, 404, *_AGAIN})
+_ELSEWHERE: Final = frozenset({401, 402, 403, 404, *REPEATED})
 """Statuses after which another target may do better: they speak of this provider's keys, models and load, not of the request."""
 
 _KEY_LIKE: Final = re.compile(
@@ -225,7 +225,7 @@ class Upstream:
             status=status,
             retry_after=_retry_after(headers),
             retryable=status in _ELSEWHERE or status >= 500,
-            repeatable=should == "true" or (should != "false" and (status in _AGAIN)),
+            repeatable=should == "true" or (should != "false" and (status in REPEATED)),
             reason=self._scrub(reason)[:100],
         )
 
