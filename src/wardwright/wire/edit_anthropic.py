@@ -142,17 +142,17 @@ def _brings(block: Object, names: Collection[str]) -> bool:
 
 
 def _mend_choice(body: Object) -> None:
-    tools = objects(body.get("tools"))
     choice = body.get("tool_choice")
     if not isinstance(choice, dict):
         return
-    if not tools and not body.get("mcp_servers"):
+    declared = parse_request({**body, "tool_choice": None}, passing=EVERYTHING).tools
+    if not declared:
         del body["tool_choice"]
     elif choice.get("type") == "tool":
         toolset = word(choice, "toolset_name")
         name = f"{toolset}.{word(choice, 'name')}" if toolset else word(choice, "name")
-        # Hosted tools are chosen by their name, and declared by their kind.
-        if name not in {one for tool in tools for one in (*_names(tool), word(tool, "name"))}:
+        # Hosted tools are declared by their kind and chosen by their name.
+        if name not in {*(one.name for one in declared), *(word(tool, "name") for tool in objects(body.get("tools")))}:
             _free(body, choice)
 
 
@@ -313,12 +313,14 @@ def _words(block: Object) -> Sequence[str]:
 
 
 def rewrite(body: Object, change: Callable[[int, str], str]) -> None:
+    emptied = False
     for text in list(_walk(body)):
         if isinstance(text, _Call):
             continue
         new = changed(text.texts, text.item, change)
         if new is None:
             continue
+        emptied = emptied or not new or word(text.blocks[0] if text.blocks else {}, "type") == "thinking"
         if not text.blocks:
             text.holder[text.key] = new
             continue
@@ -334,7 +336,8 @@ def rewrite(body: Object, change: Callable[[int, str], str]) -> None:
             _in_place(text, {})
         else:
             _in_place(text, {"type": "text", "text": new} if new else {})
-    _without_empty(body)
+    if emptied:
+        _without_empty(body)
 
 
 def _in_place(text: _Text, block: Object) -> None:
@@ -430,7 +433,8 @@ def splice(request: Object, splices: Sequence[Splice]) -> None:
         if turn is None:
             continue
         blocks = objects(turn.get("content"))
-        missing = [call for call in one.calls if turns.get(call.id) is not turn]
+        there = {word(block, "id") for block in blocks if block.get("type") == "tool_use"}
+        missing = [call for call in one.calls if call.id not in there]
         last = max(index for index, block in enumerate(blocks) if block.get("type") == "tool_use") + 1
         turn["content"] = [*blocks[:last], *map(_use, missing), *blocks[last:]]
         results = [_result(call.id, call.result, call.is_error) for call in missing]
@@ -468,6 +472,10 @@ def join(first: Object, later: Object) -> Object:
     return reply
 
 
+def echo(reply: Object, request: Object) -> None:
+    set_model(reply, word(request, "model"))
+
+
 def rename_ids(body: Object, names: Mapping[str, str]) -> None:
     for message in objects(body.get("messages")):
         for block in objects(message.get("content")):
@@ -482,6 +490,7 @@ __all__ = [
     "answered",
     "describe_tool",
     "drop_tools",
+    "echo",
     "forget",
     "join",
     "keep_calls",

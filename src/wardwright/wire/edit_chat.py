@@ -488,6 +488,10 @@ def _shifted(note: Object, by: int) -> Object:
     return {**note, "url_citation": moved}
 
 
+def echo(reply: Object, request: Object) -> None:
+    set_model(reply, word(request, "model"))
+
+
 def rename_ids(body: Object, names: Mapping[str, str]) -> None:
     for message in objects(body.get("messages")):
         if message.get("role") == "tool":
@@ -501,6 +505,7 @@ __all__ = [
     "answered",
     "describe_tool",
     "drop_tools",
+    "echo",
     "forget",
     "join",
     "keep_calls",

@@ -6,6 +6,7 @@ Walks a body as `responses` does when it makes a turn of it, so that both number
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 from wardwright.wire.body import Json, Object
@@ -45,6 +46,9 @@ _BRINGING: Final = frozenset({"additional_tools", "mcp_list_tools", "tool_search
 """Items that declare tools."""
 _ABOUT_WORDS: Final = frozenset({"annotations", "logprobs", "parsed"})
 """Of a part: what repeats its text, or counts places in it."""
+
+_REPEATED: Final[Mapping[str, Json]] = {"instructions": None, "tools": [], "tool_choice": "auto", "metadata": {}}
+"""What a reply repeats of its request, and what it says when the request did not."""
 
 
 # Tools
@@ -538,6 +542,14 @@ def join(first: Object, later: Object) -> Object:
     return reply
 
 
+def echo(reply: Object, request: Object) -> None:
+    set_model(reply, word(request, "model"))
+    for name, without in _REPEATED.items():
+        if name in reply:
+            said = request.get(name)
+            reply[name] = copy(without) if said is None else said
+
+
 def rename_ids(body: Object, names: Mapping[str, str]) -> None:
     for entry in objects(body.get("input")):
         renamed(entry, "call_id", names)
@@ -550,6 +562,7 @@ __all__ = [
     "answered",
     "describe_tool",
     "drop_tools",
+    "echo",
     "forget",
     "join",
     "keep_calls",

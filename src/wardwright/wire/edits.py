@@ -140,7 +140,10 @@ class Edits(Protocol):
         ...
 
     def answered(self, request: Object, reply: Object, results: Mapping[int, ToolAnswer]) -> Object:
-        """The next request: the same with `reply` as the model's turn, and behind it one result for every call, by item."""
+        """The next request: the same with `reply` as the model's turn, and behind it one result for every call, by item.
+
+        Neither of the two is changed; the new one holds parts of both.
+        """
         ...
 
     def relax(self, body: Object) -> None:
@@ -153,6 +156,10 @@ class Edits(Protocol):
 
     def join(self, first: Object, later: Object) -> Object:
         """Two rounds of one answer as one reply: what both say, the calls and the end of the later one, the usage of both."""
+        ...
+
+    def echo(self, reply: Object, request: Object) -> None:
+        """Where a reply repeats its request, it repeats the caller's own: no model, tool or instruction that was put in its place."""
         ...
 
     def rename_ids(self, body: Object, names: Mapping[str, str]) -> None:

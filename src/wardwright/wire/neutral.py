@@ -17,6 +17,9 @@ CARRIED: Final = "carried"
 LEFT_OUT: Final = "left out"
 REFUSED: Final = "refused"
 
+MAX_USER: Final = 64
+"""Characters of a user's name that OpenAI's wires take."""
+
 
 @dataclass(slots=True)
 class Words:

@@ -44,13 +44,13 @@ FATES: Final[Mapping[str, str]] = {
     "cache_control": f"{LEFT_OUT}: caching",
     "compaction": f"{REFUSED}: the provider would change the transcript",
     "container": f"{REFUSED}: it stays with the provider",
-    "context_management": f"{REFUSED}: the provider would change the transcript",
+    "context_management": f"{REFUSED}, but for clearing thoughts: the provider would change the transcript",
     "diagnostics": f"{LEFT_OUT}: what the provider tells beside the answer",
     "inference_geo": f"{REFUSED}: another provider cannot promise it",
     "max_tokens": CARRIED,
     "mcp_servers": f"{REFUSED}: hosted tools",
     "messages": CARRIED,
-    "metadata": f"{CARRIED}: its user_id",
+    "metadata": f"{CARRIED}: its user_id, up to 64 characters",
     "model": CARRIED,
     "output_config": f"{CARRIED}: effort and format",
     "output_format": CARRIED,
@@ -60,7 +60,7 @@ FATES: Final[Mapping[str, str]] = {
     "stream": CARRIED,
     "system": CARRIED,
     "temperature": CARRIED,
-    "thinking": f"{CARRIED} as effort: its budget, when it has one",
+    "thinking": f"{LEFT_OUT}: budgets and modes of its own models; effort is carried",
     "tool_choice": CARRIED,
     "tools": f"{CARRIED}: the caller's own; hosted and described ones are {REFUSED}",
     "top_k": f"{CARRIED}, but not to Responses",
@@ -89,7 +89,7 @@ _STOPS: Final[Mapping[Finish, str]] = {
 
 
 def read_request(body: Object) -> Asked:
-    check(body, FATES, NAME)
+    check({key: value for key, value in body.items() if not _about_thinking(key, value)}, FATES, NAME)
     messages: list[Message] = []
     system = body.get("system")
     if system:
@@ -106,7 +106,7 @@ def read_request(body: Object) -> Asked:
     form = body.get("output_format") or config.get("format")
     if isinstance(form, dict):
         asked.output = Output(object_of(form, "schema", "output_config.format"))
-    asked.effort = word(config, "effort") or _effort(object_of(body, "thinking", ""))
+    asked.effort = word(config, "effort")
     asked.stream, asked.max_tokens = body.get("stream"), body.get("max_tokens")
     asked.temperature, asked.top_p, asked.top_k = body.get("temperature"), body.get("top_p"), body.get("top_k")
     stop = body.get("stop_sequences")
@@ -115,11 +115,12 @@ def read_request(body: Object) -> Asked:
     return asked
 
 
-def _effort(thinking: Object) -> str:
-    budget = thinking.get("budget_tokens")
-    if not isinstance(budget, int):
-        return ""
-    return "low" if budget <= 2_048 else "medium" if budget <= 8_192 else "high"
+def _about_thinking(name: str, value: Json) -> bool:
+    """Whether all that it asks for is about thinking of earlier turns, which is left out anyway."""
+    if name != "context_management" or not isinstance(value, dict):
+        return False
+    edits = objects(value.get("edits"))
+    return set(value) <= {"edits"} and all(word(one, "type").startswith("clear_thinking_") for one in edits)
 
 
 def _read(message: Object, path: str) -> list[Message]:
@@ -325,7 +326,7 @@ def _declared(tool: Tool) -> Object:
 
 
 def _chose(asked: Asked) -> Object:
-    choice = asked.choice
+    choice = asked.choice if asked.tools else None
     chosen: Object = {}
     if choice is not None:
         if choice.mode == "allowed":

@@ -10,6 +10,7 @@ from wardwright.wire.edits import objects, word
 from wardwright.wire.neutral import (
     CARRIED,
     LEFT_OUT,
+    MAX_USER,
     MODES,
     REFUSED,
     Answer,
@@ -235,12 +236,12 @@ def write_request(asked: Asked) -> Object:
     body: Object = {"model": asked.model, "messages": _written(asked)}
     if asked.tools:
         body["tools"] = [_declared(tool) for tool in asked.tools]
-    if asked.choice is not None:
+    if asked.choice is not None and asked.tools:
         body["tool_choice"] = _chose(asked.choice, {tool.name for tool in asked.tools if tool.free is not None})
     if asked.output is not None:
         body["response_format"] = _form(asked.output)
     values: tuple[tuple[str, Json], ...] = (
-        ("parallel_tool_calls", asked.parallel),
+        ("parallel_tool_calls", asked.parallel if asked.tools else None),
         ("stream", asked.stream),
         ("max_completion_tokens", asked.max_tokens),
         ("temperature", asked.temperature),
@@ -249,7 +250,7 @@ def write_request(asked: Asked) -> Object:
         ("stop", [*asked.stop] or None),
         ("reasoning_effort", asked.effort or None),
         ("verbosity", asked.verbosity or None),
-        ("user", asked.user or None),
+        ("user", asked.user if 0 < len(asked.user) <= MAX_USER else None),
     )
     body.update((key, value) for key, value in values if value is not None)
     if asked.stream is True:

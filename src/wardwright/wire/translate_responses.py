@@ -10,6 +10,7 @@ from wardwright.wire.edits import objects, word
 from wardwright.wire.neutral import (
     CARRIED,
     LEFT_OUT,
+    MAX_USER,
     MODES,
     REFUSED,
     Answer,
@@ -240,7 +241,7 @@ def write_request(asked: Asked) -> Object:
         ("max_output_tokens", asked.max_tokens),
         ("temperature", asked.temperature),
         ("top_p", asked.top_p),
-        ("user", asked.user or None),
+        ("user", asked.user if 0 < len(asked.user) <= MAX_USER else None),
     )
     body.update((key, value) for key, value in values if value is not None)
     return body
