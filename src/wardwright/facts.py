@@ -84,6 +84,7 @@ EXECUTION_LOCATIONS: Final[tuple[str, ...]] = get_args(ExecutionLocation)
 MARKS: Final[tuple[str, ...]] = get_args(Mark)
 
 _sha256 = hashlib.sha256
+_loads, _dumps, _SORTED = orjson.loads, orjson.dumps, orjson.OPT_SORT_KEYS
 
 VISIBILITY: Final[Mapping[str, Visibility]] = {
     "client": "remote_observed",
@@ -208,10 +209,10 @@ def canonical(text: str) -> tuple[bytes, Any]:
     """
     raw = text.encode("utf-8", "surrogatepass")
     try:
-        value = orjson.loads(text)
-        plain = orjson.dumps(value)
+        value = _loads(text)
+        plain = _dumps(value)
         if plain == raw or plain == raw.replace(b'": ', b'":').replace(b', "', b',"'):
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS), value
+            return _dumps(value, None, _SORTED), value
         return _exact(text), None
     except (ValueError, TypeError, RecursionError, ArithmeticError):
         return b"\x00" + raw, None

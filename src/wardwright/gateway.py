@@ -129,7 +129,7 @@ def _decide(part: ModelPlan, registers: Registers, turn: Turn, observed: Observe
     ruling = arbitrate(run)
     if turn.gate == "request":
         ruling.request = observed.transcript_digest
-    through = passes(ruling)
+    through = (ruling.decision == "allow" and not ruling.reask) or passes(ruling)
     if run.conditional:
         unwind(run, through)
     if through and turn.gate == "reply":
@@ -168,10 +168,10 @@ def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
         _bind(run, ruling, through)
         _record_reply(run, ruling)
     ledger = _ledger(run, ruling, through)
-    deltas = [ScopeDelta(session.key, "session_id", session.state.version, head, session.changes, ledger)]
+    scopes = (ScopeDelta(session.key, "session_id", session.state.version, head, session.changes, ledger),)
     if len(run.scopes) > 1:
-        deltas.extend(_wider(run, head))
-    return Delta(run.now, tuple(deltas), tuple(filterfalse(_repeats, run.observed.facts)))
+        scopes += tuple(_wider(run, head))
+    return Delta(run.now, scopes, tuple(filterfalse(_repeats, run.observed.facts)))
 
 
 def _wider(run: Run, head: Head) -> Iterator[ScopeDelta]:
@@ -205,8 +205,8 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
     event = old.event + (run.offsets[-1] if run.offsets else run.offset)
     if run.offset and not through:
         event -= run.offset  # the changed surface is an event once, when a request with it passes
-    since, plan_since = old.since_ms or run.now, _since(old, run)
     plan_hash = run.plan.plan_hash
+    since, plan_since = old.since_ms or run.now, old.plan_since_ms if old.plan_hash == plan_hash else run.now
     if run.gate == "request":
         if not through:
             return old._replace(

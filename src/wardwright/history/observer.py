@@ -77,6 +77,7 @@ SAYS: Final[re.Pattern[str]] = re.compile(
 """Something that can be seen. A text without it is no word of the user."""
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 """How a word usually begins."""
+_SHAPED: Final[tuple[Source, ...]] = ("assistant_tool_call", "tool_result", "tool_choice", "inferred")
 _sha256 = hashlib.sha256
 _FORGED: Final[tuple[Mark, ...]] = ("forged",)
 _UNDECLARED: Final[tuple[Mark, ...]] = ("undeclared",)
@@ -108,33 +109,32 @@ class Surface:
 class Observed:
     """One turn, seen through catalog and ledger."""
 
-    # WHY NOT a dataclass: most turns have few of these, and a default that stands on the class costs nothing to make.
-    changed: tuple[ToolFact, ...] = ()
-    """Declared tools whose definition differs from the pinned one (with their mark)."""
-    surface_changed: bool = False
-    phase: Phase = "planning"
-    user_turns: tuple[int, ...] = ()
-    """For every new user text, the number of facts before it."""
-    repairing: tuple[str, ...] = ()
-    """Raw names of tools whose failed call this turn shows."""
-    work: Work | None = None
-    """What checking the arguments of failed calls may still cost, all of them together."""
-    retry: bool = False
-    """The same transcript as last time."""
-    news_from: int = 0
-    """Request: where the items begin that no released reply has answered …"""
-    news_turn: int = 0
-    """… and the turn since which they have come."""
-    words_from: int = 0
-    """Request: where the items begin whose words no released reply has answered."""
-    answers: tuple[RequestRecord, ...] = ()
-    """Reply and result: the requests it may answer, the likeliest last."""
-    phases: tuple[str, ...] = ()
-    """Their phases."""
-    bundles: tuple[str, ...] = ()
-    """Bundles attached to them."""
-    before: RequestRecord | None = None
-    """Request: what is kept of the same transcript, when it came before."""
+    __slots__ = (
+        "answers",
+        "before",
+        "bundles",
+        "changed",
+        "facts",
+        "key",
+        "known",
+        "ledger",
+        "news_from",
+        "news_turn",
+        "notes",
+        "phase",
+        "phases",
+        "pins",
+        "repairing",
+        "retry",
+        "stripped",
+        "surface",
+        "surface_changed",
+        "transcript_digest",
+        "turn",
+        "user_turns",
+        "words_from",
+        "work",
+    )
 
     def __init__(
         self,
@@ -160,6 +160,32 @@ class Observed:
         self.notes: list[str] = []
         self.stripped: dict[str, str] = {}
         """Tools that the provider was not shown: raw name (or EVERY_TOOL) → id of the rule that took it away."""
+        self.changed: tuple[ToolFact, ...] = ()
+        """Declared tools whose definition differs from the pinned one (with their mark)."""
+        self.surface_changed = False
+        self.phase: Phase = "planning"
+        self.user_turns: tuple[int, ...] = ()
+        """For every new user text, the number of facts before it."""
+        self.repairing: tuple[str, ...] = ()
+        """Raw names of tools whose failed call this turn shows."""
+        self.work: Work | None = None
+        """What checking the arguments of failed calls may still cost, all of them together."""
+        self.retry = False
+        """The same transcript as last time."""
+        self.news_from = 0
+        """Request: where the items begin that no released reply has answered …"""
+        self.news_turn = 0
+        """… and the turn since which they have come."""
+        self.words_from = 0
+        """Request: where the items begin whose words no released reply has answered."""
+        self.answers: tuple[RequestRecord, ...] = ()
+        """Reply and result: the requests it may answer, the likeliest last."""
+        self.phases: tuple[str, ...] = ()
+        """Their phases."""
+        self.bundles: tuple[str, ...] = ()
+        """Bundles attached to them."""
+        self.before: RequestRecord | None = None
+        """Request: what is kept of the same transcript, when it came before."""
 
     def with_items(self, turn: Turn, items: Sequence[Item]) -> Observed:
         """The same, as if the turn had had these items."""
@@ -233,23 +259,18 @@ def _walk(items: Sequence[Item], key: bytes) -> tuple[list[Word], Sequence[str]]
     """All items as words, and per item the id of the call it is or answers."""
     words: list[Word] = []
     names: list[str] = []
-    met: set[str] = set()
-    plain = True
+    called: list[str] = []
     for item in items:
         if isinstance(item, CallItem):
             call_id = item.id
             words.append(("call", call_id, item.name, item.arguments))
             names.append(call_id)
-            if not call_id or call_id in met or len(call_id) > MAX_ID:
-                plain = False
-            met.add(call_id)
+            called.append(call_id)
         elif isinstance(item, ResultItem):
             call_id = item.call_id
             # The same words cut otherwise read otherwise, here and below.
             words.append(("result", item.is_error, call_id, item.name, item.parts or item.content))
             names.append(call_id)
-            if not call_id or len(call_id) > MAX_ID:
-                plain = False
         elif isinstance(item, TextItem):
             words.append((item.role, item.parts or item.text))
             names.append("-")
@@ -261,7 +282,10 @@ def _walk(items: Sequence[Item], key: bytes) -> tuple[list[Word], Sequence[str]]
             names.append("-")
         else:
             raise TypeError(f"unknown item {type(item).__name__}")
-    return words, names if plain else _names(items, key)
+    # Ids that are there, short, and each of one call alone, name the calls as they are.
+    if "" in names or len(set(called)) != len(called) or max(map(len, names), default=0) > MAX_ID:
+        return words, _names(items, key)
+    return words, names
 
 
 def _tail(items: Sequence[Item]) -> int:
@@ -278,8 +302,6 @@ def _tail(items: Sequence[Item]) -> int:
 
 def _start(items: Sequence[Item], head: Head, known: int, tail: int) -> int:
     """The first item that needs a look: what stands before it was judged, and answered, as it is."""
-    if not known:
-        return 0
     start = min(known, tail)
     if known == len(items) or head.asked_turn == head.turn:
         # The same request again, or nothing was released since: what was news then is still what the model is asked to read.
@@ -307,7 +329,7 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
     words, names = _walk(items, key)
     first, whole = _digests(words, head.prefix_length, key)
     known = head.prefix_length if first and first == head.prefix_digest else 0
-    start = _start(items, head, known, _tail(items))
+    start = _start(items, head, known, _tail(items)) if known else 0
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, CallItem):
@@ -441,7 +463,10 @@ class Observer:
         self._surface_bytes = 0
         self._shared: dict[int, tuple[Sequence[DeclaredTool], Surface]] = {}
         """By identity: a wire gives out the same tuple for the same declared tools."""
-        self._shapes: dict[tuple[Source, ExecutionLocation, str], _Shape] = {}
+        self._shapes: dict[Source, dict[tuple[str, str], _Shape]] = {source: {} for source in _SHAPED}
+        """Per source, by who runs the tool (`wardwright`, else whoever the wire says) and its raw name."""
+        self._calls = self._shapes["assistant_tool_call"]
+        self._results = self._shapes["tool_result"]
         self._nothing = Surface("", (), {})
 
     def surface(self, tools: Sequence[DeclaredTool]) -> Surface:
@@ -525,18 +550,20 @@ class Observer:
 
     def _shape(self, turn: Turn, raw_name: str, source: Source, phase: Phase) -> _Shape:
         """As `_fact`, what is the same for all such facts, kept ready; bounded, because callers choose names."""
-        location: ExecutionLocation = "remote_mcp" if turn.wire == "mcp" else "client"
-        if turn.server_tools and raw_name in turn.server_tools:
-            location = "wardwright"
-        shape = self._shapes.get((source, location, raw_name))
+        shapes = self._shapes[source]
+        place = "wardwright" if raw_name in turn.server_tools else turn.wire
+        shape = shapes.get((place, raw_name))
         if shape is None:
+            location: ExecutionLocation = "remote_mcp" if place == "mcp" else "client"
+            if place == "wardwright":
+                location = "wardwright"
             identity = self.catalog.resolve(raw_name)
             fact = self._fact(identity, raw_name, source, phase, location)
             shape = _Shape(identity, tuple([getattr(fact, name) for name in _SHAPE]))
             if len(raw_name) <= MEMO_LENGTH:
-                if len(self._shapes) >= MEMO_LIMIT:
-                    self._shapes.clear()
-                self._shapes[source, location, raw_name] = shape
+                if len(shapes) >= MEMO_LIMIT:
+                    shapes.clear()
+                shapes[place, raw_name] = shape
         return shape
 
     def observe(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
@@ -557,21 +584,24 @@ class Observer:
         return self._answer(turn, session, key)
 
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
-        head, items = session.head, turn.items
+        _, head, registers, ledger = session
+        items, now = turn.items, head.turn
         words, names = _walk(items, key)
         first, whole = _digests(words, head.prefix_length, key)
         known = head.prefix_length if first and first == head.prefix_digest else 0
         tail = _tail(items)
-        seen = Observed([], self.surface(turn.tools), known, whole, turn, key)
+        surface = self.surface(turn.tools)
+        seen = Observed([], surface, known, whole, turn, key)
         if head.last_digest == whole:
             seen.retry = True
         self._pin(session, seen)
-        start = _start(items, head, known, tail)
+        start = _start(items, head, known, tail) if known else 0
         # What came since the last released reply, or with this very request before, is still to be judged.
-        waiting = head.asked_turn == head.turn
-        news_turn = head.news_turn if waiting else head.turn if not known else head.turn + 1
-        seen.news_from, seen.news_turn = start, min(news_turn, head.turn)
-        before = find(session.registers.get(REQUESTS), whole)
+        waiting = head.asked_turn == now
+        news_turn = head.news_turn if waiting else now if not known else now + 1
+        seen.news_from, seen.news_turn = start, min(news_turn, now)
+        requests = registers.get(REQUESTS)
+        before = None if requests is None else find(requests, whole)
         if before is not None:
             seen.before = before
             news_turn = seen.news_turn = min(news_turn, before.news_turn)
@@ -585,28 +615,27 @@ class Observer:
         user_turns: list[int] = []
         met_known = known > 0
         unseen = met_passed = False
-        ledger, learnt = session.ledger, seen.ledger
-        facts = seen.facts
+        learnt, facts = seen.ledger, seen.facts
         repairing: dict[str, ToolFact | None] = {}
-        for index, item in enumerate(items):
+        for index, item, call_id in zip(range(len(items)), items, names, strict=True):
             if isinstance(item, CallItem):
-                call_id = names[index]
                 calls[call_id] = item
                 if index < start:
                     continue
                 name = f"c:{call_id}"
                 entry = ledger.get(name)
-                form, parsed = canonical(item.arguments)
+                raw, arguments = item.name, item.arguments
+                form, parsed = canonical(arguments)
                 arguments_digest = _sha256(key + form).hexdigest()[:32]
                 marks: tuple[Mark, ...] = ()
                 repeat = False
                 if entry is None:
-                    forged = met_known and head.turn > 0
+                    forged = met_known and now > 0
                     if forged:
                         marks = _FORGED
                     else:
                         unseen = True
-                    learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False, forged))
+                    learnt[name] = _entry(("observed", raw, arguments_digest, now, False, forged))
                     if not item.id:
                         self._numbered(session, seen, item, call_id, key)
                 else:
@@ -616,13 +645,13 @@ class Observer:
                     elif met_passed and head.turn and not entry.forged:
                         # It came in by itself once, and now stands behind calls that did pass: as if it had been one of them.
                         entry = learnt[name] = entry._replace(forged=True, turn=head.turn)
-                    if entry.digest != arguments_digest or entry.raw_name != item.name:
+                    if entry.digest != arguments_digest or entry.raw_name != raw:
                         marks = ("altered",)
                         name = f"a:{call_id}"
                         altered = ledger.get(name)
-                        repeat = altered is not None and altered[1:3] == (item.name, arguments_digest)
+                        repeat = altered is not None and altered[1:3] == (raw, arguments_digest)
                         if not repeat:
-                            learnt[name] = _entry(("observed", item.name, arguments_digest, head.turn, False, False))
+                            learnt[name] = _entry(("observed", raw, arguments_digest, now, False, False))
                     elif entry.refused or (
                         entry.status == "observed" and entry.turn >= news_turn and index >= news_from
                     ):
@@ -634,7 +663,7 @@ class Observer:
                             marks = _FORGED
                     else:
                         continue
-                fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
+                fact = self._call(turn, raw, call_id, arguments, arguments_digest, index, surface)
                 fact.parsed = parsed
                 if marks:
                     fact.marks = marks
@@ -645,8 +674,7 @@ class Observer:
             elif isinstance(item, ResultItem):
                 if index < start:
                     continue
-                call_id = names[index]
-                since = news_turn if index >= news_from else head.turn + 1
+                since = news_turn if index >= news_from else now + 1
                 call = calls.get(call_id)
                 if call is None:
                     # It may stand before its call; whose result it is does not depend on that.
@@ -667,13 +695,13 @@ class Observer:
                     # that shares nothing with this session: a model may have written it for a helper.
                     name = f"u:{_sha256(key + text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
                     entry = ledger.get(name)
-                    waits = entry is not None and entry.turn >= head.turn
+                    waits = entry is not None and entry.turn >= now
                     if index < known:
                         counts = waits
                     else:
                         counts = known > 0 or not head.prefix_length or (met_known and (waits or entry is None))
                     if entry is None or (counts and not waits):
-                        learnt[name] = _entry(("observed", "", "", head.turn if counts else -1, False, False))
+                        learnt[name] = _entry(("observed", "", "", now if counts else -1, False, False))
                     if counts:
                         if not user_turns:
                             seen.words_from = index
@@ -732,7 +760,7 @@ class Observer:
             seen.notes.append("omitted" if missing else "branched")
         if user_turns:
             seen.user_turns = tuple(user_turns)
-        if repairing:
+        if any(repairing.values()):
             seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
         if seen.repairing or turn.caller.claimed_session_id:
             self._inferred(turn, seen, repairing.values())
@@ -752,21 +780,21 @@ class Observer:
 
     def _pin(self, session: ScopeState, seen: Observed) -> None:
         surface, head = seen.surface, session.head
+        known = head.surface_digest
+        if not known and surface.facts and len(surface.facts) <= MAX_PINNED and (SURFACE, "") not in session.registers:
+            seen.surface_changed = True
+            seen.pins = surface.pins
+            return
         waiting, kept = frozenset(head.changed), surface.kept
         if EVERY_TOOL in waiting:
             waiting = surface.names
-        if surface.digest == head.surface_digest:
+        if surface.digest == known:
             if waiting:
                 marked = [fact for fact in surface.facts if kept[fact.raw_name] in waiting]
                 seen.changed = tuple([replace(fact, marks=("definition_changed",)) for fact in marked])
             return
-        if not surface.facts and not head.surface_digest:
-            return
         seen.surface_changed = True
         changed: list[ToolFact] = []
-        if not head.surface_digest and len(surface.facts) <= MAX_PINNED and (SURFACE, "") not in session.registers:
-            seen.pins = surface.pins
-            return
         pins: dict[RegisterKey, RegisterValue | None] = {}
         pinned = cast("int", session.registers.get((SURFACE, ""), (0,))[0])
         for fact in surface.facts:
@@ -790,7 +818,10 @@ class Observer:
     def _call(
         self, turn: Turn, raw: str, call_id: str, arguments: str, arguments_digest: str, index: int, surface: Surface
     ) -> ToolFact:
-        shape = self._shape(turn, raw, "assistant_tool_call", "planning")
+        # As `_shape` does, without the call: this is done for every fact.
+        shape = self._calls.get(("wardwright" if raw in turn.server_tools else turn.wire, raw))
+        if shape is None:
+            shape = self._shape(turn, raw, "assistant_tool_call", "planning")
         fact = ToolFact(*shape.values)
         fact.kind = shape
         fact.tool_call_id = call_id
@@ -835,8 +866,9 @@ class Observer:
         news_turn: int,
         met_known: bool,
     ) -> None:
-        ledger, head, learnt = session.ledger, session.head, seen.ledger
-        result_digest = _sha256(key + item.content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        _, head, _, ledger = session
+        learnt, content = seen.ledger, item.content
+        result_digest = _sha256(key + content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         called = learnt.get(f"c:{call_id}")
         if called is None:
             called = ledger.get(f"c:{call_id}")
@@ -850,12 +882,15 @@ class Observer:
             # Nobody's result is made up, also in a history that was brought along.
             if (head.turn and met_known) or (call is None and (head.turn or turn.gate == "request")):
                 marks = _FORGED
-        elif called.forged:
-            marks = _FORGED
-        elif called.status == "denied" or called.status == "held":
-            marks = ("result_for_denied_call",)
-        # The ledger knows which tool was called; a transcript that renames the call launders nothing.
-        raw = called.raw_name if called is not None else call.name if call is not None else item.name
+            raw = call.name if call is not None else item.name
+            arguments_digest = digest(key, call.arguments) if call is not None else ""
+        else:
+            # The ledger knows which tool was called; a transcript that renames the call launders nothing.
+            ruled, raw, arguments_digest, _, _, forged = called
+            if forged:
+                marks = _FORGED
+            elif ruled == "denied" or ruled == "held":
+                marks = ("result_for_denied_call",)
         raw = raw or "unknown"
         if entry is None:
             learnt[name] = _entry(("observed", raw, result_digest, head.turn, False, False))
@@ -878,16 +913,16 @@ class Observer:
                 learnt[name] = entry
         else:
             return
-        shape = self._shape(turn, raw, "tool_result", "result_interpretation")
+        shape = self._results.get(("wardwright" if raw in turn.server_tools else turn.wire, raw))
+        if shape is None:
+            shape = self._shape(turn, raw, "tool_result", "result_interpretation")
         identity = shape.identity
         fact = ToolFact(*shape.values)
         fact.tool_call_id = call_id
         fact.item = index
-        fact.content = item.content
+        fact.content = content
         fact.result_digest = result_digest
-        fact.arguments_digest = (
-            called.digest if called is not None else digest(key, call.arguments) if call is not None else ""
-        )
+        fact.arguments_digest = arguments_digest
         if marks:
             fact.marks = marks
         if repeat:
@@ -897,7 +932,7 @@ class Observer:
         if item.is_error is not None:
             status = "error" if item.is_error else "success"
         if identity.status_tests:
-            extracted, invalid = result_status(identity, item.content)
+            extracted, invalid = result_status(identity, content)
             if status == "unknown" or (status == "success" and extracted != "unknown"):
                 status = extracted  # the operator's extractor knows better than a flag that says all is well
         if marks and "result_for_denied_call" in marks:

@@ -311,6 +311,8 @@ class RuleSet:
         self.request_texts = _text_sets([rule for rule in texts if "request" in rule.gates])
         self.reply_texts = _text_sets([rule for rule in texts if rule.kind == "stream_guard"])
         self.text_hash = _hash([[rule.key for rule in one.rules] for one in self.request_texts])
+        self.apart = bool(self.allowed or self.budgets or self.thresholds or self.outputs)
+        """Some rule is judged once per gate, after the facts."""
         self._roles: list[tuple[int, Rule, Matcher, bool]] = []
         for rule in rules:
             self._roles.extend((role, rule, matcher, denying) for role, matcher, denying in _roles_of(rule))

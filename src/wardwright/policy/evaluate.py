@@ -194,13 +194,14 @@ class Run:
         """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
         self.endings: list[tuple[int, ToolSequence]] = []
         """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
-        self.started: dict[RegisterKey, list[int]] = {}
+        # Most gates need none of the four that begin as None.
+        self.started: dict[RegisterKey, list[int]] | None = None
         """Sequences and states begun by calls of a reply: what came before does not end them."""
-        self.counted: set[tuple[RegisterKey, int]] = set()
+        self.counted: set[tuple[RegisterKey, int]] | None = None
         self.refused: set[int] = set()
-        self.asked: dict[tuple[str, ...], int] = {}
+        self.asked: dict[tuple[str, ...], int] | None = None
         """How often an approval of the same was asked for."""
-        self.history_hits: dict[str, list[int]] = {}
+        self.history_hits: dict[str, list[int]] | None = None
         self.text_hits: tuple[str, ...] = ()
         self.untouched: dict[str, str] = {}
         """Machines that never left their initial state."""
@@ -216,13 +217,14 @@ class Run:
             self.first_word = record.first_word
             self.words = max(self.words, record.words)
         self.offset = offset = 1 if observed.surface_changed else 0
-        self.offsets: list[int] = []
-        offsets, event = self.offsets, session.event
+        offsets: list[int] = []
+        event = session.event
         for fact in observed.facts:
             if not fact.repeat:
                 offset += 1
                 fact.ordinal = event + offset
             offsets.append(offset)
+        self.offsets = offsets
         self.facts: tuple[ToolFact, ...] = ()
         self.shown: dict[str, Any] | None = None
 
@@ -256,6 +258,9 @@ class Run:
     def first(self, key: RegisterKey, index: int = -1) -> bool:
         """Whether this is the first time at this gate that a register is counted for a fact: rules that count the same share one."""
         done = (key, index)
+        if self.counted is None:
+            self.counted = {done}
+            return True
         if done in self.counted:
             return False
         self.counted.add(done)
@@ -380,6 +385,8 @@ class Run:
             parts.append(self.content().content_digest)
         else:
             parts.extend((fact.namespace, fact.name, fact.arguments_digest, fact.result_digest, fact.definition_hash))
+            if self.asked is None:
+                self.asked = {}
             number = self.asked[tuple(parts)] = self.asked.get(tuple(parts), 0) + 1
             if number > 1:
                 parts.append(str(number))
@@ -434,7 +441,7 @@ class Run:
             if scope is not self.session:
                 value = (*value, self.session.key)  # the user of another session does not end it
             if deferred:
-                self.started.setdefault(key, []).append(index)
+                self.start(key, index)
         if deferred:
             self.conditional.append((index, scope, key, scope.get(key), value))
         scope.changes[key] = value
@@ -456,8 +463,16 @@ class Run:
         if now.by == rule.key:
             self.enter(machine.id, successor(machine, now.state), index, None, condition=index)
 
+    def start(self, key: RegisterKey, index: int) -> None:
+        """In a reply: notes that a call has begun it."""
+        if self.started is None:
+            self.started = {}
+        self.started.setdefault(key, []).append(index)
+
     def begun_since(self, key: RegisterKey, index: int) -> bool:
         """In a reply: whether a later call has begun it anew. A refused one has moved states, but begun no sequence."""
+        if self.started is None:
+            return False
         moved = key[0].startswith("state:")
         # The last one decides nearly always; they stand in the order of the calls, once per pass over the facts.
         return any(one >= index and (moved or one not in self.refused) for one in reversed(self.started.get(key, ())))
@@ -514,7 +529,7 @@ class Run:
         if condition is not None:
             self.conditional.append((condition, scope, key, before, value))
         elif self.gate == "reply":
-            self.started.setdefault(key, []).append(index)
+            self.start(key, index)
         scope.put(key, value)
         for ruleset in (self.plan.rules, *self.plan.bundles.values()):
             for waiting in ruleset.until_states.get((machine_id, state), ()):
@@ -547,9 +562,11 @@ class Run:
 def evaluate(run: Run) -> None:
     """Judges everything at this gate. Findings and changes are left on `run`."""
     observed = run.observed
-    gate = run.gate
-    run.facts = (*observed.facts, *_surface(observed)) if gate == "request" else tuple(observed.facts)
-    if gate != "request":
+    if run.gate == "request":
+        declared = _surface(observed) if observed.changed else observed.surface.facts
+        run.facts = (*observed.facts, *declared)
+    else:
+        run.facts = tuple(observed.facts)
         for name in observed.bundles:
             if name in run.plan.bundles:
                 run.attached.append(name)
@@ -568,8 +585,7 @@ def evaluate(run: Run) -> None:
 
 
 def _surface(observed: Observed) -> Sequence[ToolFact]:
-    if not observed.changed:
-        return observed.surface.facts
+    """The declared tools, those that have changed with their mark."""
     changed = {fact.raw_name: fact for fact in observed.changed}
     return [changed.get(fact.raw_name, fact) for fact in observed.surface.facts]
 
@@ -675,19 +691,26 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
     if len(untouched) != machines:
         run.pass_time(-1)
     for rules in rulesets:
-        if gate == "request":
-            for rule in rules.allowed:
-                _guarded(run, rule, -1, _allowed_surface)
-        if gate != "result":
-            for rule in rules.thresholds:
-                _guarded(run, rule, -1, _threshold)
-        for rule in rules.budgets:
-            _guarded(run, rule, -1, _budget)
-        if gate == "reply":
-            for rule in rules.outputs:
-                _guarded(run, rule, -1, _output)
+        if rules.apart:
+            _judge_whole(run, rules)
     if run.moves:
         run.move()
+
+
+def _judge_whole(run: Run, rules: RuleSet) -> None:
+    """The rules about a gate as a whole, after its facts."""
+    gate = run.gate
+    if gate == "request":
+        for rule in rules.allowed:
+            _guarded(run, rule, -1, _allowed_surface)
+    if gate != "result":
+        for rule in rules.thresholds:
+            _guarded(run, rule, -1, _threshold)
+    for rule in rules.budgets:
+        _guarded(run, rule, -1, _budget)
+    if gate == "reply":
+        for rule in rules.outputs:
+            _guarded(run, rule, -1, _output)
 
 
 def _guarded(run: Run, rule: Rule, index: int, judge: Any) -> None:
@@ -1187,6 +1210,8 @@ def _history(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     if counts and (not rule.shared or run.first(key, index)):
         scope = run.scopes[rule.scope]
         scope.put(key, push(scope.get(key), rule.window, rule.kept or rule.threshold, run.at(scope, index)))
+    if run.history_hits is None:
+        run.history_hits = {}
     run.history_hits.setdefault(rule.id, []).append(index)
 
 
@@ -1200,7 +1225,7 @@ def _threshold(run: Run, rule: HistoryThreshold, _index: int) -> None:
         return
     total = count(scope.get(key), rule.window, at)
     evidence = {"observed_count": total, "threshold": rule.threshold, "scope": rule.scope}
-    hits = run.history_hits.get(rule.id, [])
+    hits = () if run.history_hits is None else run.history_hits.get(rule.id, ())
     if rule.action.name in ONCE:
         start = Position(scope.turn, scope.event, run.now)
         if not reached(scope.registers.get(key), rule.window, rule.threshold, start):

@@ -36,6 +36,7 @@ from wardwright.wire.body import (
 )
 from wardwright.wire.sse import DONE, Event, ReplyAssembler
 from wardwright.wire.turn import (
+    NOBODY,
     CallItem,
     DeclaredTool,
     Item,
@@ -193,9 +194,8 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     tools: Sequence[DeclaredTool] = _KNOWN.read(fields.get("tools"), passing)
     if not common:
         tools = [*tools, *further] if (further := _further_tools(fields, passing)) else tools
-    turn = Turn(
-        "request", "chat_completions", text_of(fields, "model", ""), items, tools, _tool_choice(fields, tools, passing)
-    )
+    choice = _tool_choice(fields, tools, passing)
+    turn = Turn("request", "chat_completions", text_of(fields, "model", ""), items, tools, choice, NOBODY)
     if fields.get("stream") is True:
         turn.stream = True
     if common:
