@@ -45,16 +45,41 @@ _WORDS: Final[Mapping[str, frozenset[str]]] = {
     "reasoning": frozenset({"content", "encrypted_content", "id", "status", "summary", "type"}),
 }
 _PART: Final = frozenset({"annotations", "logprobs", "refusal", "text", "type"})
-_EVENT: Final = frozenset(
-    {
-        "annotation", "annotation_index", "content_index", "delta", "item", "item_id", "logprobs", "obfuscation", "output_index",
-        "part", "refusal", "sequence_number", "summary_index", "text", "type",
-    }
-)  # fmt: skip
-"""Fields of items, of their parts and of events that bring words."""
-_ITEM_EVENTS: Final = ("response.output_item.added", "response.output_item.done")
-_MESSAGE_EVENTS: Final = ("response.output_text.", "response.refusal.", "response.content_part.")
-_REASONING_EVENTS: Final = ("response.reasoning_", "response.content_part.")
+"""Fields of items of words, and of their parts."""
+
+
+def _events(**says: str) -> Mapping[str, frozenset[str]]:
+    """Events of an item, with all their fields; those that say where they belong may stand in any."""
+    at = {"type", "sequence_number", "output_index", "item_id", "content_index", "summary_index", "obfuscation"}
+    return {f"response.{name.replace('__', '.')}": frozenset(at.union(fields.split())) for name, fields in says.items()}
+
+
+_SAYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "message": _events(
+        output_item__added="item",
+        output_item__done="item",
+        content_part__added="part",
+        content_part__done="part",
+        output_text__delta="delta logprobs",
+        output_text__done="text logprobs",
+        output_text__annotation__added="annotation annotation_index",
+        refusal__delta="delta",
+        refusal__done="refusal",
+    ),
+    "reasoning": _events(
+        output_item__added="item",
+        output_item__done="item",
+        content_part__added="part",
+        content_part__done="part",
+        reasoning_summary_part__added="part",
+        reasoning_summary_part__done="part",
+        reasoning_summary_text__delta="delta",
+        reasoning_summary_text__done="text",
+        reasoning_text__delta="delta",
+        reasoning_text__done="text",
+    ),
+}
+"""Events that belong to an item of words. Some clients act on an event of a call whatever item it stands at."""
 
 
 class ResponsesRelay(Relay):
@@ -102,12 +127,10 @@ class ResponsesRelay(Relay):
             if kind == "response.output_item.added":
                 self._open(index, said.get("item"))
             if index in self._numbers:
-                self._fits(kind, self._kinds[index])
-                self._go(index, said)
+                self._go(index, self._fitting(said, self._kinds[index]))
                 return True
             if index < len(self._numbers) + len(self._waits):
-                self._fits(kind, "reasoning")
-                self._waiting.append((index, said, self._size))
+                self._waiting.append((index, self._fitting(said, "reasoning"), self._size))
             return False
         if kind in _OPENING:
             if not self._begun:
@@ -133,17 +156,22 @@ class ResponsesRelay(Relay):
             self._waits.append(item)
             self._let_go()
 
-    def _fits(self, event: str, item: Json) -> None:
-        """Some clients act on an event of a call whatever item it stands at, so such an event may stand at no other."""
-        if item == "message":
-            fitting = _MESSAGE_EVENTS
-        elif item == "reasoning":
-            fitting = _REASONING_EVENTS
-        else:
-            fitting = (f"response.{item}",)
-        if event not in _ITEM_EVENTS and not event.startswith(fitting) and event not in self._passing:
-            self._broken = True
-            raise WireError(f"an event {event!r} does not belong to an item {item!r}")
+    def _fitting(self, said: Object, item: Json) -> Object:
+        """An event of an item that passes, with the fields that it may have."""
+        event = str(said["type"])
+        if item in _SAYS:
+            known = _SAYS[str(item)].get(event)
+            if known is not None:
+                return said if known.issuperset(said) else self._only(said, known)
+        elif event.startswith("response.output_item."):
+            return said
+        elif event.startswith(f"response.{item}"):
+            said.pop("item", None)
+            return said
+        if event in self._passing:
+            return said
+        self._broken = True
+        raise WireError(f"an event {event!r} does not belong to an item {item!r}")
 
     def _let_go(self) -> None:
         """What waited passes."""
@@ -161,8 +189,6 @@ class ResponsesRelay(Relay):
             self._go(index, said)
 
     def _go(self, index: int, said: Object) -> None:
-        if self._kinds[index] in _WORDS and not _EVENT.issuperset(said):
-            said = self._only(said, _EVENT)
         said["output_index"] = self._numbers[index]
         item = said.get("item")
         if isinstance(item, dict):
