@@ -21,7 +21,7 @@ _ABSENT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EACC
 
 @functools.cache
 def _system(name: str) -> Callable[..., int] | None:
-    """A call of the system, which returns the number of the error or 0; None where there is none."""
+    """A call of the system, which returns 0 or fails; None where there is none."""
     if sys.platform != "linux":
         return None
     try:
@@ -32,7 +32,7 @@ def _system(name: str) -> Callable[..., int] | None:
         return None
     kinds = {"i": ctypes.c_int, "q": ctypes.c_int64, "s": ctypes.c_char_p}
     call.argtypes = [kinds[letter] for letter in _SIGNATURES[name]]
-    return lambda *arguments: ctypes.get_errno() if call(*arguments) else 0
+    return call
 
 
 def exchange(fd: int, name: str, other_fd: int, other_name: str) -> bool:
@@ -40,10 +40,14 @@ def exchange(fd: int, name: str, other_fd: int, other_name: str) -> bool:
     call = _system("renameat2")
     if call is None:
         return False
-    failed = call(fd, os.fsencode(name), other_fd, os.fsencode(other_name), _RENAME_EXCHANGE)
-    if failed and failed not in _ABSENT:
-        raise OSError(failed, os.strerror(failed), name, None, other_name)
-    return not failed
+    if not call(fd, os.fsencode(name), other_fd, os.fsencode(other_name), _RENAME_EXCHANGE):
+        return True
+    import ctypes
+
+    failed = ctypes.get_errno()
+    if failed in _ABSENT:
+        return False
+    raise OSError(failed, os.strerror(failed), name, None, other_name)
 
 
 def begin_writing(fd: int) -> None:

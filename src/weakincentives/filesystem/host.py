@@ -12,7 +12,7 @@ import stat
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Literal, final
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import TransactionError, WinkError
@@ -101,7 +101,7 @@ class HostFilesystem(Filesystem):
 
     def read_bytes(self, path: str) -> bytes:
         path = normalize(path)
-        with self._told("read", path):
+        with _Told("read", path):
             while True:
                 with self._at(path) as place:
                     _check_file(place, path)
@@ -118,7 +118,7 @@ class HostFilesystem(Filesystem):
 
     def stat(self, path: str) -> FileStat:
         path = normalize(path)
-        with self._told("look at", path), self._at(path) as place:
+        with _Told("look at", path), self._at(path) as place:
             info = place.info
             assert info is not None
             kind = place.kind
@@ -134,7 +134,7 @@ class HostFilesystem(Filesystem):
         """By what the disk knows of the file, without reading it. One that changed a moment ago is read: another change
         could have the same time."""
         path = normalize(path)
-        with self._told("look at", path), self._at(path) as place:
+        with _Told("look at", path), self._at(path) as place:
             _check_file(place, path)
             info = place.info
             assert info is not None
@@ -146,7 +146,7 @@ class HostFilesystem(Filesystem):
         path = normalize(path)
         if self._protects(path):
             return True
-        with self._told("look at", path), self._reach(path) as place:
+        with _Told("look at", path), self._reach(path) as place:
             if place.info is not None:
                 return not _may_write(place)
             return not os.access(".", os.W_OK, dir_fd=place.fd, effective_ids=True)
@@ -154,7 +154,7 @@ class HostFilesystem(Filesystem):
     def _kind(self, path: str) -> Literal["file", "directory"] | None:
         path = normalize(path)
         try:
-            with self._told("look at", path), self._reach(path) as place:
+            with _Told("look at", path), self._reach(path) as place:
                 if place.info is None:
                     return None
                 kind = place.kind
@@ -168,7 +168,7 @@ class HostFilesystem(Filesystem):
 
     def _entries(self, path: str) -> Names:
         """The names in a directory, as the disk has them."""
-        with self._told("list", path), self._reach(path) as place:
+        with _Told("list", path), self._reach(path) as place:
             if place.info is None:
                 raise FileMissingError.directory(path)
             if place.kind != "directory":
@@ -181,7 +181,7 @@ class HostFilesystem(Filesystem):
 
     def _children(self, path: str) -> Mapping[str, bool]:
         """What a search may look at: no links to directories (they could lead in circles), nothing special or outside."""
-        with self._told("list", path), self._reach(path) as place:
+        with _Told("list", path), self._reach(path) as place:
             if place.info is None:
                 raise FileMissingError.directory(path)
             if place.kind != "directory":
@@ -241,7 +241,7 @@ class HostFilesystem(Filesystem):
 
     def delete(self, path: str, recursive: bool = False) -> None:
         path = normalize(path)
-        with self._told("delete", path), self._at(path, follow=False):
+        with _Told("delete", path), self._at(path, follow=False):
             pass
         if path == ROOT:
             raise InvalidPathError.root("delete")
@@ -458,19 +458,19 @@ class HostFilesystem(Filesystem):
         if scope is None:
             work = Work(Transaction(self._journal, os.urandom(16).hex()), None)
             try:
-                with self._told(verb, path):
+                with _Told(verb, path):
                     work.check_open()
                     act(work)
                     work.make_last()
             except BaseException:
                 work.rollback()
                 raise
-            with self._told(verb, path):
+            with _Told(verb, path):
                 work.commit()
             return
         scope.check_writable("files")
         work = self._work(scope)
-        with work.txn.mutex, self._told(verb, path):
+        with work.txn.mutex, _Told(verb, path):
             work.check_open()
             start = work.steps[-1].number if work.steps else 0
             try:
@@ -635,22 +635,30 @@ class HostFilesystem(Filesystem):
         if self._protects(path):
             raise ReadOnlyFileError.at(path)
 
-    @staticmethod
-    @contextmanager
-    def _told(verb: str, path: str) -> Generator[None]:
-        """The system's errors in words for a model."""
-        try:
-            yield
-        except WinkError:
-            raise
-        except FileNotFoundError:
-            raise FileMissingError.file(path) from None
-        except (PermissionError, BlockingIOError) as error:
-            raise FileAccessError.at(verb, path) from error
-        except OSError as error:
-            if error.errno == errno.EXDEV:
-                raise DiskError.elsewhere(path) from error
-            raise DiskError.failed(verb, path, error.strerror or type(error).__name__) from error
+
+@final
+class _Told:
+    """The system's errors in words for a model."""
+
+    __slots__ = ("_path", "_verb")
+
+    def __init__(self, verb: str, path: str) -> None:
+        self._verb = verb
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, OSError) or isinstance(error, WinkError):
+            return
+        if isinstance(error, FileNotFoundError):
+            raise FileMissingError.file(self._path) from None
+        if isinstance(error, PermissionError | BlockingIOError):
+            raise FileAccessError.at(self._verb, self._path) from error
+        if error.errno == errno.EXDEV:
+            raise DiskError.elsewhere(self._path) from error
+        raise DiskError.failed(self._verb, self._path, error.strerror or type(error).__name__) from error
 
 
 def _stop(journal: Journal, anchor: Anchor, wait: bool = False) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import itertools
 import logging
@@ -177,17 +178,22 @@ _WHOLE = _FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0)
 _SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None) if sys.platform == "linux" else None
 
 
+@functools.lru_cache(1024)
+def _byte_of(path: str) -> int:
+    """Which byte of the lock file stands for a path."""
+    # Where a disk ignores case two spellings are one file; elsewhere the doubt costs a retry.
+    digest = hashlib.blake2b(os.fsencode(path.casefold()), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2
+
+
 def _take(fd: int, path: str, *, shared: bool) -> bool:
     """Lock a path against other transactions, here and in other processes; never waits."""
     try:
         if _SET_LOCK is None:  # all or nothing where single bytes cannot be had
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
-            # Where a disk ignores case two spellings are one file; elsewhere the doubt costs a retry.
-            digest = hashlib.blake2b(os.fsencode(path.casefold()), digest_size=8).digest()
-            offset = int.from_bytes(digest, "little") >> 2
             kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
-            fcntl.fcntl(fd, _SET_LOCK, _FLOCK.pack(kind, 0, offset, 1, 0))
+            fcntl.fcntl(fd, _SET_LOCK, _FLOCK.pack(kind, 0, _byte_of(path), 1, 0))
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
@@ -925,7 +931,7 @@ class Journal:
                         if not os.fstat(slot).st_nlink:  # with the journal went what was there before
                             raise
                     # Renaming one of two names of a file to the other leaves both.
-                    with suppress(FileNotFoundError):
+                    if os.access(step.kept, os.F_OK, dir_fd=slot, effective_ids=True):
                         os.unlink(step.kept, dir_fd=slot)
                 case "move":
                     self._move_back(step.target, fd, name)
