@@ -9,17 +9,16 @@ by place and kind, names nobody declared as digests; of controls only what a rul
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
-from wardwright.facts import STORED_FIELDS, ToolFact, text_digest, tool_context
+from wardwright.facts import ToolFact, text_digest
 from wardwright.history import ReceiptRow, scope_key
 from wardwright.policy.compile import ModelPlan
-from wardwright.policy.rules import AllowedTools, Finding, Matcher, Rule, Ruling
+from wardwright.policy.rules import AllowedTools, CallRuling, Finding, Matcher, Rule, Ruling
 from wardwright.wire.turn import Caller, Turn
 
 Receipt: TypeAlias = dict[str, Any]
@@ -108,8 +107,6 @@ _FACT_FILTERS: Final = (
     ("tool_call_id", "tool_call_id"),
 )
 _CALLER: Final = ("tenant", "application", "agent", "user", "session_id", "run_id", "principal")
-_stored_values: Final = attrgetter(*STORED_FIELDS)
-"""What may be kept of a fact, at once: a receipt holds many facts, and this is most of its cost."""
 _NEVER_REDACTED: Final = frozenset({"", "*", "id", "at_ms", "kind", "version", "caller", "caller.*", "caller.tenant"})
 
 
@@ -145,9 +142,19 @@ def receipt_id(at_ms: int, entropy: bytes) -> str:
     return f"rcpt_{at_ms:012x}{entropy.hex()}"
 
 
-def rules_of(plan: ModelPlan) -> dict[str, Rule]:
+class Rules(dict[str, Rule]):
+    """A model's rules by id. What a receipt says of a rule is the same every time, so it is made once."""
+
+    __slots__ = ("selectors",)
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        super().__init__(rules)
+        self.selectors: dict[tuple[str, ToolPolicyStatus], dict[str, Any]] = {}
+
+
+def rules_of(plan: ModelPlan) -> Rules:
     """A model's rules by id, those of its bundles too. Costs as much as the plan is long: make it once per plan."""
-    return {rule.id: rule for rules in (plan.rules, *plan.bundles.values()) for rule in rules.rules}
+    return Rules({rule.id: rule for rules in (plan.rules, *plan.bundles.values()) for rule in rules.rules})
 
 
 def build(
@@ -160,62 +167,89 @@ def build(
     capture: bool = False,
 ) -> Receipt:
     """The receipt of one exchange: its gates in the order they were judged. `rules` are those of `rules_of`."""
+    # What is empty is not even looked at twice: this is on the path of every exchange.
     first, last = judged[0], _deciding(judged)
-    turn = first.turn
-    hidden = False if capture else any(_tells(finding) for one in judged for finding in one.ruling.findings)
-    shown = {id(one): _Shown(one, judged, rules, key) for one in judged} if hidden else {}
-    gates = [_gate(one, shown.get(id(one)), capture=capture) for one in judged]
+    found = any(one.ruling.findings for one in judged)
+    hidden = found and not capture and any(_tells(finding) for one in judged for finding in one.ruling.findings)
+    gates: list[dict[str, Any]] = []
+    contexts: dict[int, dict[str, Any]] = {}
     message = last.ruling.message
+    for one in judged:
+        shown = _Shown(one, judged, rules, key) if hidden else None
+        gate, primary = _gate(one, shown, capture=capture)
+        gates.append(gate)
+        if one is first or one is last:
+            contexts[id(one)] = _context(one.ruling, primary)
+        if one is last and shown is not None:
+            message = shown.message(message)
     selectors = _selectors(judged, rules)
-    reply = next((one.turn for one in reversed(judged) if one.turn.usage is not None), None)
-    return _kept(
-        {
-            "version": 1,
-            "kind": "exchange",
-            "id": receipt_id,
-            "at_ms": judged[-1].at_ms,
-            "plan_hash": last.ruling.plan_hash,
-            "caller": _fields(turn.caller),
-            "request": _kept(
-                {
-                    "wire": turn.wire,
-                    "model": turn.model,
-                    "stream": turn.stream,
-                    "tool_choice": None if turn.tool_choice is None else _fields(turn.tool_choice),
-                    "tool_context": _context(first.ruling),
-                    "claims": _claims(turn, key),
-                }
-            ),
-            "decision": _kept(
-                {
-                    "gate": last.ruling.gate,
-                    "decision": last.ruling.decision,
-                    "rule_id": last.ruling.rule_id,
-                    "message": shown[id(last)].message(message) if hidden else message,
-                    "tool_context": _context(last.ruling),
-                    "tool_policy_selectors": selectors,
-                    "gates": gates,
-                }
-            ),
-            "final": _kept(
-                {
-                    "status": outcome.status,
-                    "http_status": outcome.http_status,
-                    "selected_model": outcome.selected_model,
-                    "attempts": [dict(attempt) for attempt in outcome.attempts],
-                    "usage": None if reply is None or reply.usage is None else _fields(reply.usage),
-                    "tool_policy": _tool_policy(judged, selectors, rules),
-                    "provider_metadata": _kept(
-                        {
-                            "wardwright_server_tools": [dict(run) for run in outcome.server_tools],
-                            "wardwright_tool_mediation": dict(outcome.mediation),
-                        }
-                    ),
-                    "error": outcome.error,
-                }
-            ),
+    decision: dict[str, Any] = {
+        "gate": last.ruling.gate,
+        "decision": last.ruling.decision,
+        "tool_context": contexts[id(last)],
+        "gates": gates,
+    }
+    if last.ruling.rule_id:
+        decision["rule_id"] = last.ruling.rule_id
+    if message:
+        decision["message"] = message
+    if selectors:
+        decision["tool_policy_selectors"] = selectors
+    receipt: Receipt = {
+        "version": 1,
+        "kind": "exchange",
+        "id": receipt_id,
+        "at_ms": judged[-1].at_ms,
+        "request": _request(first.turn, contexts[id(first)], key),
+        "decision": decision,
+        "final": _final(outcome, judged, selectors, rules),
+    }
+    if last.ruling.plan_hash:
+        receipt["plan_hash"] = last.ruling.plan_hash
+    if caller := _fields(first.turn.caller):
+        receipt["caller"] = caller
+    return receipt
+
+
+def _request(turn: Turn, context: dict[str, Any], key: bytes) -> dict[str, Any]:
+    request: dict[str, Any] = {"wire": turn.wire, "stream": turn.stream, "tool_context": context}
+    if turn.model:
+        request["model"] = turn.model
+    if turn.tool_choice is not None:
+        request["tool_choice"] = _fields(turn.tool_choice)
+    if turn.claims is not None:
+        # That a caller claimed something, and whether it was believed; never what it said.
+        request["claims"] = {
+            "trusted": turn.claims_trusted,
+            "digest": text_digest(key, canonical(turn.claims).decode()),
         }
-    )
+    return request
+
+
+def _final(
+    outcome: Outcome, judged: Sequence[Judged], selectors: Sequence[Mapping[str, Any]], rules: Mapping[str, Rule]
+) -> dict[str, Any]:
+    final: dict[str, Any] = {"status": outcome.status, "http_status": outcome.http_status}
+    if outcome.selected_model:
+        final["selected_model"] = outcome.selected_model
+    if outcome.attempts:
+        final["attempts"] = [dict(attempt) for attempt in outcome.attempts]
+    for one in reversed(judged):
+        if one.turn.usage is not None:
+            final["usage"] = _fields(one.turn.usage)
+            break
+    if selectors:
+        final["tool_policy"] = _tool_policy(judged, selectors, rules)
+    if outcome.server_tools or outcome.mediation:
+        final["provider_metadata"] = _kept(
+            {
+                "wardwright_server_tools": [dict(run) for run in outcome.server_tools],
+                "wardwright_tool_mediation": dict(outcome.mediation),
+            }
+        )
+    if outcome.error:
+        final["error"] = outcome.error
+    return final
 
 
 def build_admin(
@@ -238,10 +272,8 @@ def build_admin(
 def record(receipt: Receipt) -> ReceiptRow:
     """The row a store commits and chains."""
     named = _mapping(receipt.get("caller"))
-    caller = Caller(**{name: named.get(name, "") for name in _CALLER})
-    return ReceiptRow(
-        receipt["id"], receipt["at_ms"], scope_key("session_id", caller), canonical(receipt), tags(receipt)
-    )
+    scope = scope_key("session_id", Caller(named.get("tenant", ""), session_id=named.get("session_id", "")))
+    return ReceiptRow(receipt["id"], receipt["at_ms"], scope, canonical(receipt), tags(receipt))
 
 
 def canonical(receipt: Mapping[str, Any]) -> bytes:
@@ -290,25 +322,28 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     final = _mapping(receipt.get("final"))
     if status := _mapping(final.get("tool_policy")).get("status"):
         found["tool_policy_status", status] = None
-    for name, value in (
-        ("model", _mapping(receipt.get("request")).get("model")),
-        ("selected_model", final.get("selected_model")),
-        ("status", final.get("status")),
-    ):
-        if value:
-            found[name, value] = None
+    if value := _mapping(receipt.get("request")).get("model"):
+        found["model", value] = None
+    if value := final.get("selected_model"):
+        found["selected_model", value] = None
+    if value := final.get("status"):
+        found["status", value] = None
     return tuple(found)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """A part of a receipt; redaction may have put a word in its place."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    """A part of a receipt; redaction may have put a word in its place. JSON objects are dicts, and nothing is asked sooner."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else _NOTHING
 
 
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
+def _mappings(value: Any) -> Sequence[Mapping[str, Any]]:
     if not isinstance(value, list):
-        return []
-    return [cast("Mapping[str, Any]", one) for one in cast("list[Any]", value) if isinstance(one, Mapping)]
+        return ()
+    items = cast("list[Any]", value)
+    for one in items:
+        if not isinstance(one, dict):
+            return [cast("Mapping[str, Any]", one) for one in items if isinstance(one, dict)]
+    return items
 
 
 def check_fields(fields: Iterable[str]) -> None:
@@ -425,21 +460,25 @@ def _deciding(judged: Sequence[Judged]) -> Judged:
     return next((one for one in judged if one.ruling.decision != "allow"), judged[-1])
 
 
-def _context(ruling: Ruling) -> dict[str, Any]:
-    # Only what the projection shows: the facts themselves stand once, with the gate that judged them.
-    surface = [fact for fact in ruling.facts if fact.source == "declared_tool"]
-    primary = next((fact for fact in reversed(ruling.facts) if fact.source != "declared_tool"), None)
-    context = tool_context(surface, ruling.phase)
-    del context["facts"]
-    context["primary_tool"] = None if primary is None else _fact(primary, capture=False)
-    return _kept(context)
-
-
-def _claims(turn: Turn, key: bytes) -> dict[str, Any] | None:
-    """That a caller claimed something, and whether it was believed; never what it said."""
-    if turn.claims is None:
-        return None
-    return {"trusted": turn.claims_trusted, "digest": text_digest(key, canonical(turn.claims).decode())}
+def _context(ruling: Ruling, primary: dict[str, Any] | None) -> dict[str, Any]:
+    # Only what the projection shows: the facts themselves stand with the gate that judged them.
+    context: dict[str, Any] = {"phase": ruling.phase}
+    if primary is not None:
+        context["primary_tool"] = primary
+    surface = [
+        # The raw name is what a replay under another catalog needs.
+        {
+            "namespace": fact.namespace,
+            "name": fact.name,
+            "risk_class": fact.risk_class,
+            "raw_name": fact.raw_name,
+        }
+        for fact in ruling.facts
+        if fact.source == "declared_tool"
+    ]
+    if surface:
+        context["available_tools"] = surface
+    return context
 
 
 def _tells(finding: Finding) -> bool:
@@ -556,7 +595,7 @@ _TYPE_WORDS: Final = frozenset(
 def _controls(ruling: Ruling) -> dict[str, dict[str, Any]]:
     """What rules set. The rest of a tool's controls came with the request: addresses, tokens, anything."""
     kept: dict[str, dict[str, Any]] = {}
-    for finding in ruling.findings if ruling.controls else ():
+    for finding in ruling.findings:
         if finding.effect != "set_controls" or not finding.enforced or finding.lifted:
             continue
         for raw in {ruling.facts[place].raw_name for place in finding.facts} & ruling.controls.keys():
@@ -571,73 +610,133 @@ def _controls(ruling: Ruling) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def _gate(judged: Judged, shown: _Shown | None, *, capture: bool) -> dict[str, Any]:
+def _gate(judged: Judged, shown: _Shown | None, *, capture: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What is kept of a gate, and the last event among its facts."""
     ruling, turn = judged.ruling, judged.turn
-    used = {place for finding in ruling.findings for place in finding.facts}
-    kept = [place for place, fact in enumerate(ruling.facts) if fact.source != "declared_tool" or place in used]
-    places = {place: position for position, place in enumerate(kept)}
-    return _kept(
-        {
-            "gate": ruling.gate,
-            "at_ms": judged.at_ms,
-            "elapsed_us": judged.elapsed_us,
-            "target": turn.target,
-            "decision": ruling.decision,
-            "phase": ruling.phase,
-            "rule_id": ruling.rule_id,
-            "message": ruling.message if shown is None else shown.message(ruling.message),
-            "facts": [_fact(ruling.facts[place], capture=capture) for place in kept],
-            "candidates": _candidates(ruling, places),
-            "findings": [_finding(finding, places, shown) for finding in ruling.findings],
-            "conflicts": [{"rules": list(one.rules), "message": one.message} for one in ruling.conflicts],
-            "calls": [
-                _kept(
-                    {
-                        "call_id": call.call_id,
-                        "provider_id": call.provider_id,
-                        "name": call.name,
-                        "status": call.status,
-                        "rules": list(call.rules),
-                    }
-                )
-                for call in ruling.calls
-            ],
-            "blocked_tools": list(ruling.blocked_tools),
-            "withheld": _withheld(ruling),
-            "route": _fields(ruling.route),
-            "reask": ruling.reask or None,
-            "binds_next": ruling.binds_next or None,
-            "controls": _controls(ruling),
-            "bundles": list(ruling.bundles),
-            "states": dict(ruling.states),
-            "approvals": list(turn.approvals),
-            "notes": list(ruling.notes),
-        }
-    )
-
-
-def _fact(fact: ToolFact, *, capture: bool) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        name: list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
-        for name, value in zip(STORED_FIELDS, _stored_values(fact), strict=True)
-        if value or value.__class__ in _NUMBERS
+    findings = ruling.findings
+    gate: dict[str, Any] = {
+        "gate": ruling.gate,
+        "at_ms": judged.at_ms,
+        "elapsed_us": judged.elapsed_us,
+        "decision": ruling.decision,
+        "phase": ruling.phase,
     }
-    if capture:
-        captured = _kept({"arguments": fact.arguments, "content": fact.content})
-        if captured:
-            values["captured"] = captured
+    # Of the declared tools only those that a finding is about.
+    used: Collection[int] = {place for finding in findings for place in finding.facts} if findings else ()
+    facts: list[dict[str, Any]] = []
+    places: dict[int, int] = {}
+    primary: dict[str, Any] | None = None
+    for place, fact in enumerate(ruling.facts):
+        if fact.source != "declared_tool":
+            kept = primary = _fact(fact)
+        elif place in used:
+            kept = _fact(fact)
+        else:
+            continue
+        places[place] = len(facts)
+        facts.append(_captured(kept, fact) if capture else kept)
+    if facts:
+        gate["facts"] = facts
+    if turn.target:
+        gate["target"] = turn.target
+    if ruling.rule_id:
+        gate["rule_id"] = ruling.rule_id
+    if ruling.message:
+        gate["message"] = ruling.message if shown is None else shown.message(ruling.message)
+    if candidates := _candidates(ruling, places):
+        gate["candidates"] = candidates
+    if findings:
+        gate["findings"] = [_finding(finding, places, shown) for finding in findings]
+    if ruling.conflicts:
+        gate["conflicts"] = [{"rules": list(one.rules), "message": one.message} for one in ruling.conflicts]
+    if ruling.calls:
+        gate["calls"] = [_call(call) for call in ruling.calls]
+    if ruling.blocked_tools:
+        gate["blocked_tools"] = list(ruling.blocked_tools)
+    if ruling.stripped or ruling.withheld_server_tools:
+        gate["withheld"] = _withheld(ruling)
+    if route := _fields(ruling.route):
+        gate["route"] = route
+    if ruling.reask:
+        gate["reask"] = True
+    if ruling.binds_next:
+        gate["binds_next"] = True
+    if ruling.controls and (controls := _controls(ruling)):
+        gate["controls"] = controls
+    if ruling.bundles:
+        gate["bundles"] = list(ruling.bundles)
+    if ruling.states:
+        gate["states"] = dict(ruling.states)
+    if turn.approvals:
+        gate["approvals"] = list(turn.approvals)
+    if ruling.notes:
+        gate["notes"] = list(ruling.notes)
+    return gate, primary
+
+
+def _fact(fact: ToolFact) -> dict[str, Any]:
+    """What may be kept of a fact. Field by field: a receipt holds many facts."""
+    values: dict[str, Any] = {
+        "risk_class": fact.risk_class,
+        "phase": fact.phase,
+        "source": fact.source,
+        "result_status": fact.result_status,
+        "confidence": fact.confidence,
+        "execution_location": fact.execution_location,
+        "visibility_level": fact.visibility_level,
+        "trust": fact.trust,
+        "repeat": fact.repeat,
+        "ordinal": fact.ordinal,
+    }
+    if fact.namespace:
+        values["namespace"] = fact.namespace
+    if fact.name:
+        values["name"] = fact.name
+    if fact.raw_name:
+        values["raw_name"] = fact.raw_name
+    if fact.tool_call_id:
+        values["tool_call_id"] = fact.tool_call_id
+    if fact.arguments_digest:
+        values["arguments_digest"] = fact.arguments_digest
+    if fact.result_digest:
+        values["result_digest"] = fact.result_digest
+    if fact.definition_hash:
+        values["definition_hash"] = fact.definition_hash
+    if fact.marks:
+        values["marks"] = list(fact.marks)
+    if fact.effects:
+        values["effects"] = list(fact.effects)
     return values
+
+
+def _captured(kept: dict[str, Any], fact: ToolFact) -> dict[str, Any]:
+    captured = _kept({"arguments": fact.arguments, "content": fact.content})
+    return {**kept, "captured": captured} if captured else kept
+
+
+def _call(call: CallRuling) -> dict[str, Any]:
+    kept: dict[str, Any] = {"status": call.status}
+    if call.call_id:
+        kept["call_id"] = call.call_id
+    if call.provider_id:
+        kept["provider_id"] = call.provider_id
+    if call.name:
+        kept["name"] = call.name
+    if call.rules:
+        kept["rules"] = list(call.rules)
+    return kept
 
 
 def _candidates(ruling: Ruling, places: Mapping[int, int]) -> list[dict[str, Any]]:
     """Every rule that could have matched, its verdict, and the facts it looked at. All other rules are implied by the plan."""
     looked: dict[str, list[int]] = {}
     for place, rule_ids in enumerate(ruling.considered):
-        position = places.get(place)
-        for rule_id in rule_ids:
-            seen = looked.setdefault(rule_id, [])
-            if position is not None:
-                seen.append(position)
+        if rule_ids:
+            position = places.get(place)
+            for rule_id in rule_ids:
+                seen = looked.setdefault(rule_id, [])
+                if position is not None:
+                    seen.append(position)
     verdicts: dict[str, str] = {}
     for finding in ruling.findings:
         looked.setdefault(finding.rule_id, [])
@@ -645,7 +744,9 @@ def _candidates(ruling: Ruling, places: Mapping[int, int]) -> list[dict[str, Any
         if verdicts.get(finding.rule_id) != "matched":
             verdicts[finding.rule_id] = verdict
     return [
-        _kept({"rule_id": rule_id, "verdict": verdicts.get(rule_id, "no_match"), "facts": seen})
+        {"rule_id": rule_id, "verdict": verdicts.get(rule_id, "no_match"), "facts": seen}
+        if seen
+        else {"rule_id": rule_id, "verdict": verdicts.get(rule_id, "no_match")}
         for rule_id, seen in looked.items()
     ]
 
@@ -713,13 +814,15 @@ def _selectors(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> list[dict
             status = _status(finding)
             before = met.get(finding.rule_id, "passed")
             met[finding.rule_id] = status if _STRENGTH.index(status) < _STRENGTH.index(before) else before
+    known = rules.selectors if isinstance(rules, Rules) else {}
     selectors: list[dict[str, Any]] = []
     for rule_id, status in met.items():
-        rule = rules.get(rule_id)
-        if rule is None or rule.kind in _TEXT_KINDS:
-            continue
-        selectors.append(
-            {
+        selector = known.get((rule_id, status))
+        if selector is None:
+            rule = rules.get(rule_id)
+            if rule is None or rule.kind in _TEXT_KINDS:
+                continue
+            selector = known[rule_id, status] = {
                 "id": rule_id,
                 "kind": rule.kind,
                 "matched": status != "passed",
@@ -728,7 +831,7 @@ def _selectors(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> list[dict
                 "matcher": _matcher(rule),
                 "target": rule.action.target_model or list(rule.action.routes) or None,
             }
-        )
+        selectors.append(selector)
     return selectors
 
 
@@ -746,13 +849,12 @@ def _matcher(rule: Rule) -> dict[str, Any]:
 
 def _tool_policy(
     judged: Sequence[Judged], selectors: Sequence[Mapping[str, Any]], rules: Mapping[str, Rule]
-) -> dict[str, Any] | None:
-    """The strongest thing any tool rule did, with what it counted. None when no tool rule was a candidate."""
-    if not selectors:
-        return None
-    strongest = min(selectors, key=lambda selector: _STRENGTH.index(selector["status"]))
-    if not strongest["matched"]:
+) -> dict[str, Any]:
+    """The strongest thing any tool rule did, with what it counted."""
+    matched = [selector for selector in selectors if selector["matched"]]
+    if not matched:
         return {"status": "passed"}
+    strongest = min(matched, key=lambda selector: _STRENGTH.index(selector["status"]))
     rule = rules[strongest["id"]]
     evidence: Mapping[str, Any] = next(
         (
@@ -773,6 +875,7 @@ def _tool_policy(
 
 
 _NUMBERS: Final = frozenset({bool, int, float})
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,11 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wardwright import compile_plan, govern, load_config, receipts
+from wardwright.facts import PHASES, RISK_CLASSES, SOURCES, ToolFact, stored
 from wardwright.history import Registers, apply, scope_key
 from wardwright.policy.rules import Finding, Ruling
 from wardwright.receipts import FILTERS, Judged, Outcome, Receipt
@@ -556,6 +559,65 @@ def test_a_row_carries_scope_tags_and_canonical_bytes() -> None:
     assert receipts.load(row.body) == orjson.loads(orjson.dumps(receipt))
     assert receipts.canonical(dict(reversed(receipt.items()))) == row.body
     assert b"\n" not in row.body
+
+
+WORDS = st.sampled_from(["", "a", "é", "shell"])
+
+
+@given(
+    facts=st.lists(
+        st.builds(
+            ToolFact,
+            namespace=WORDS,
+            name=WORDS,
+            raw_name=WORDS,
+            risk_class=st.sampled_from(RISK_CLASSES),
+            phase=st.sampled_from(PHASES),
+            source=st.sampled_from(SOURCES),
+            tool_call_id=WORDS,
+            marks=st.sampled_from([(), ("forged", "altered")]),
+            effects=st.sampled_from([(), ("sends",)]),
+            arguments_digest=WORDS,
+            result_digest=WORDS,
+            definition_hash=WORDS,
+            repeat=st.booleans(),
+            ordinal=st.integers(0, 3),
+        ),
+        max_size=4,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_all_that_may_be_kept_of_an_event_is_kept_and_found(facts: list[ToolFact]) -> None:
+    """Every stored field that is not empty, no other, and the tags of the built receipt are those of its stored bytes."""
+    turn = Turn("request", "chat_completions", "coding", (), caller=CALLER)
+    ruling = Ruling("request", "allow", "plan", facts=tuple(facts))
+    row = receipts.record(receipts.build("r", [Judged(turn, ruling, 1)], Outcome("open"), {}, KEY))
+    kept = receipts.load(row.body)
+    events = [fact for fact in facts if fact.source != "declared_tool"]
+
+    assert kept["decision"]["gates"][0].get("facts", []) == [
+        {name: value for name, value in stored(fact).items() if value not in ("", [])} for fact in events
+    ]
+    assert row.tags == receipts.tags(kept)
+    assert {value for name, value in row.tags if name == "tool_source"} == {fact.source for fact in events}
+
+
+def test_a_rule_is_described_by_what_it_did_each_time() -> None:
+    """What is said of a rule is made once per plan and status; a receipt never shows the status of another one."""
+    exchange = Exchange(REVIEW + NO_SHELL)
+    rules = receipts.rules_of(exchange.plan.models["coding"])
+    exchange.request(TextItem("user", "go"))
+    exchange.reply(CallItem("a", "shell_exec", "{}"))
+
+    def statuses(judged: list[Judged]) -> dict[str, str]:
+        receipt = receipts.build("r", judged, Outcome("released"), rules, KEY)
+        return {one["id"]: one["status"] for one in at(receipt, "decision.tool_policy_selectors")}
+
+    assert [statuses(judged)["no-shell"] for judged in (exchange.judged, denied().judged, exchange.judged)] == [
+        "passed",
+        "denied",
+        "passed",
+    ]
 
 
 def test_odd_text_makes_a_canonical_receipt_too() -> None:
