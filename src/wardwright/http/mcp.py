@@ -66,6 +66,7 @@ _VERSION: Final = "mcp-protocol-version"
 _SENT_ON: Final = (_SESSION, _VERSION)
 _WORD: Final = re.compile(r"[\x21-\x7e]{1,512}")
 _FIXED: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_WORDS: Final = frozenset({"jsonrpc", "id", "type", "role", "mimeType", "data", "blob", "uri"})
 _HIDDEN: Final = "There is no such tool here."
 _HELD: Final = "This call waits for an operator's approval ({handle}). Make the same call again once it is approved."
 _REJECTED: Final = "An operator has rejected this call. Do something else."
@@ -520,8 +521,23 @@ class _Visit:
             text = ruling.calls[0].message or "The result was withheld."
             return self._denied(number, asked.method, ruling, text)
         result = cast("ResultItem", turn.items[-1])
-        text = transformed(ruling, len(turn.items) - 1, result.content) if ruling.transforms else result.content
-        return value if text == result.content else _rewritten(value, number, asked.method, text, result.is_error)
+        if not ruling.transforms:
+            return value
+
+        def change(text: str) -> str:
+            return transformed(ruling, len(turn.items) - 1, text)
+
+        text, whole = change(result.content), "".join(result.parts)
+        if change(whole) != whole:
+            text = change(whole)  # words that only blocks read on end make
+        elif text == result.content:
+            return value
+        # In place where that leaves nothing to change, so that a structured result keeps its structure.
+        kept = cast("Object", _mapped(value, change))
+        again = cast("Turn", _parsed(kept, {number: asked}).turn).items[-1]
+        if isinstance(again, ResultItem) and all(change(one) == one for one in (again.content, "".join(again.parts))):
+            return kept
+        return _rewritten(value, number, asked.method, text, result.is_error)
 
     async def _described(self, value: Object, number: MessageId, turn: Turn) -> Object:
         """What a server says of itself: its tools, or its instructions."""
@@ -669,6 +685,18 @@ def _each(data: bytes) -> list[Object]:
 def _parsed(value: Object, asked: Mapping[MessageId, Asked]) -> Message:
     (message,) = mcp.parse_messages(value, asked)
     return message
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """With every text in it changed, but for words of the protocol."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_mapped(one, change) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        entries = cast("Object", value).items()
+        return {name: inner if name in _WORDS else _mapped(inner, change) for name, inner in entries}
+    return value
 
 
 def _rewritten(value: Object, number: MessageId, method: str, text: str, failed: bool | None) -> Object:

@@ -209,13 +209,26 @@ def test_a_denied_tool_cannot_be_spelled_otherwise(running: Running, name: str) 
 
 
 def test_a_result_is_judged_before_it_comes_in(running: Running) -> None:
-    """What a rule changes is changed everywhere in the result: no second form of it is left."""
-    running.server.say = lambda message: text("password hunter2", structuredContent={"p": "hunter2"})
-    answer = running.tool("read")
+    """What a rule changes is changed everywhere in the result, and a structured one keeps its structure."""
+    running.server.say = lambda message: text("password hunter2", structuredContent={"p": ["hunter2", 1]})
 
-    assert b"hunter2" not in orjson.dumps(answer)
-    assert "[gone]" in told(answer)[1]
-    assert "structuredContent" not in answer["result"]
+    assert running.tool("read")["result"] == text("password [gone]", structuredContent={"p": ["[gone]", 1]})
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": [{"type": "text", "text": "hunt"}, {"type": "text", "text": "er2"}]},
+        text("x", structuredContent={"hunter2": 1}),
+    ],
+)
+def test_words_that_cannot_be_changed_in_place_are_put_into_one(running: Running, result: Any) -> None:
+    """Cut over blocks, or a key: then the changed text is all that is left of the result."""
+    running.server.say = lambda message: result
+    changed = running.tool("read")["result"]
+
+    assert b"hunter2" not in orjson.dumps(changed)
+    assert "[gone]" in "".join(block["text"] for block in changed["content"])
 
 
 def test_a_loop_is_seen_across_requests(running: Running) -> None:
