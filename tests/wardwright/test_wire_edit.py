@@ -520,6 +520,27 @@ def test_a_call_that_nobody_judged_does_not_pass(wire: Wire) -> None:
     assert first.call_id != second.call_id
 
 
+@every_wire
+def test_texts_and_calls_are_judged_by_the_numbers_of_one_turn(wire: Wire) -> None:
+    """A text that is emptied is an item less; the calls behind it are still those that were judged."""
+    for body in replies(wire):
+        before = reply_turn(wire, body)
+        calls = judged(before)
+        for call, status in zip(calls, ("allow", "deny_call", "allow"), strict=False):
+            call.status, call.call_id = status, f"seen_{call.item}"
+        edits_of(wire).keep_calls(body, calls, change=lambda item, text: "" if item == 0 else f"{item}{text}")
+        expected: list[Item] = []
+        for at, item in enumerate(before.items):
+            ruled = {call.item: call for call in calls}.get(at)
+            if isinstance(item, CallItem) and ruled is not None and ruled.status == "allow":
+                expected.append(replace(item, id=f"seen_{at}"))
+            elif isinstance(item, TextItem) and at:
+                expected.append(replace(item, text=f"{at}{item.text}"))
+            elif not isinstance(item, (CallItem, TextItem)):
+                expected.append(item)
+        assert list(reply_turn(wire, body).items) == expected
+
+
 # The next request of the gateway itself
 
 

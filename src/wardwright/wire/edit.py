@@ -7,7 +7,7 @@ from typing import Final
 
 from wardwright.errors import WireError
 from wardwright.wire import edit_anthropic, edit_chat, edit_responses
-from wardwright.wire.edits import Edits, JudgedCall, Splice, SplicedCall, ToolAnswer, ToolSpec
+from wardwright.wire.edits import Change, Edits, JudgedCall, Splice, SplicedCall, ToolAnswer, ToolSpec
 from wardwright.wire.turn import WireName
 
 _EDITS: Final[Mapping[str, Edits]] = {
@@ -25,4 +25,4 @@ def of(wire: WireName) -> Edits:
     return edits
 
 
-__all__ = ["Edits", "JudgedCall", "Splice", "SplicedCall", "ToolAnswer", "ToolSpec", "of"]
+__all__ = ["Change", "Edits", "JudgedCall", "Splice", "SplicedCall", "ToolAnswer", "ToolSpec", "of"]

@@ -5,7 +5,7 @@ Walks a body as `anthropic` does when it makes a turn of it, so that both number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wardwright.wire.anthropic import TOOLSETS, parse_reply, parse_request
@@ -13,6 +13,7 @@ from wardwright.wire.body import Json, Object
 from wardwright.wire.edits import (
     EVERYTHING,
     NO_RENAMES,
+    Change,
     JudgedCall,
     Splice,
     SplicedCall,
@@ -312,7 +313,7 @@ def _words(block: Object) -> Sequence[str]:
     return ()
 
 
-def rewrite(body: Object, change: Callable[[int, str], str]) -> None:
+def rewrite(body: Object, change: Change) -> None:
     emptied = False
     for text in list(_walk(body)):
         if isinstance(text, _Call):
@@ -365,18 +366,26 @@ def _without_empty(body: Object) -> None:
 # Calls
 
 
-def keep_calls(reply: Object, calls: Sequence[JudgedCall], more_rename: Mapping[str, str] = NO_RENAMES) -> None:
-    content = reply.get("content")
+def keep_calls(
+    reply: Object,
+    calls: Sequence[JudgedCall],
+    more_rename: Mapping[str, str] = NO_RENAMES,
+    change: Change | None = None,
+) -> None:
     if nothing_to_do(calls, more_rename):
-        found = [1 for block in objects(content) if block.get("type") == "tool_use"]
+        found = [1 for block in objects(reply.get("content")) if block.get("type") == "tool_use"]
         if len(found) == len(calls):
+            if change is not None:
+                rewrite(reply, change)
             return
     ids = kept_ids(calls, more_rename)
+    places = [one for one in _walk(reply) if isinstance(one, _Call)]
+    if change is not None:
+        rewrite(reply, change)
+    content = reply.get("content")
     gone: list[Object] = []
     left = False
-    for one in list(_walk(reply)):
-        if not isinstance(one, _Call):
-            continue
+    for one in places:
         if one.item not in ids:
             gone.append(one.block)
             continue

@@ -5,12 +5,13 @@ Walks a body as `chat_completions` does when it makes a turn of it, so that both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wardwright.wire.body import Json, Object
 from wardwright.wire.edits import (
     NO_RENAMES,
+    Change,
     JudgedCall,
     Slot,
     Splice,
@@ -280,7 +281,7 @@ def _slots(message: Object) -> list[Slot]:
     return slots
 
 
-def rewrite(body: Object, change: Callable[[int, str], str]) -> None:
+def rewrite(body: Object, change: Change) -> None:
     for text in list(_walk(body)):
         if isinstance(text, _Calls):
             continue
@@ -315,19 +316,26 @@ def rewrite(body: Object, change: Callable[[int, str], str]) -> None:
 # Calls
 
 
-def keep_calls(reply: Object, calls: Sequence[JudgedCall], more_rename: Mapping[str, str] = NO_RENAMES) -> None:
+def keep_calls(
+    reply: Object,
+    calls: Sequence[JudgedCall],
+    more_rename: Mapping[str, str] = NO_RENAMES,
+    change: Change | None = None,
+) -> None:
     if nothing_to_do(calls, more_rename):
         found = 0
         for choice in objects(reply.get("choices")):
             message = choice.get("message")
             found += _count(message) if isinstance(message, dict) else 0
         if found == len(calls):
+            if change is not None:
+                rewrite(reply, change)
             return
     ids = kept_ids(calls, more_rename)
-    for one in list(_walk(reply)):
-        if isinstance(one, _Text):
-            continue
-        item, message, choice = one
+    places = [one for one in _walk(reply) if isinstance(one, _Calls)]
+    if change is not None:
+        rewrite(reply, change)
+    for item, message, choice in places:
         kept: list[Json] = []
         for call in objects(message.get("tool_calls")):
             if item in ids:

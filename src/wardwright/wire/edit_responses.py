@@ -5,7 +5,7 @@ Walks a body as `responses` does when it makes a turn of it, so that both number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from wardwright.wire.body import Json, Object
 from wardwright.wire.edits import (
     EVERYTHING,
     NO_RENAMES,
+    Change,
     JudgedCall,
     Slot,
     Splice,
@@ -324,7 +325,7 @@ def _items(entry: Object, kind: str, request: bool) -> Sequence[Item]:
     return parse_reply({"output": [said]}).items
 
 
-def rewrite(body: Object, change: Callable[[int, str], str]) -> None:
+def rewrite(body: Object, change: Change) -> None:
     gone: list[Object] = []
     for text in list(_walk(body)):
         if isinstance(text, _Call):
@@ -390,21 +391,28 @@ def _shell_output(text: str, is_error: bool) -> Object:
 # Calls
 
 
-def keep_calls(reply: Object, calls: Sequence[JudgedCall], more_rename: Mapping[str, str] = NO_RENAMES) -> None:
-    entries = _entries(reply)
-    if nothing_to_do(calls, more_rename) and sum(map(_is_call, entries)) == len(calls):
+def keep_calls(
+    reply: Object,
+    calls: Sequence[JudgedCall],
+    more_rename: Mapping[str, str] = NO_RENAMES,
+    change: Change | None = None,
+) -> None:
+    if nothing_to_do(calls, more_rename) and sum(map(_is_call, _entries(reply))) == len(calls):
+        if change is not None:
+            rewrite(reply, change)
         return
     ids = kept_ids(calls, more_rename)
+    places = [one for one in _walk(reply) if isinstance(one, _Call)]
+    if change is not None:
+        rewrite(reply, change)
     gone: list[Object] = []
-    for one in list(_walk(reply)):
-        if not isinstance(one, _Call):
-            continue
+    for one in places:
         if one.item in ids:
             one.entry["call_id"] = ids[one.item]
         else:
             gone.append(one.entry)
     if gone:
-        reply["output"] = _without(entries, gone)
+        reply["output"] = _without(_entries(reply), gone)
 
 
 def _without(entries: Sequence[Object], gone: Sequence[Object]) -> list[Json]:

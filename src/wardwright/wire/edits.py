@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
 
 from wardwright.wire.body import Json, Object
 from wardwright.wire.refusal import Refusal
+
+Change: TypeAlias = Callable[[int, str], str]
+"""Number of an item and its text -> what the text becomes."""
 
 NO_RENAMES: Final[Mapping[str, str]] = {}
 
@@ -122,7 +125,7 @@ class Edits(Protocol):
         """Adds instructions behind those that a request begins with."""
         ...
 
-    def rewrite(self, body: Object, change: Callable[[int, str], str]) -> None:
+    def rewrite(self, body: Object, change: Change) -> None:
         """Changes the texts and the results of tools in a request or a reply; what comes back equal stays as it is.
 
         A text in several parts is changed as a whole and becomes one part. What is signed or sealed over other words, or says the
@@ -131,11 +134,16 @@ class Edits(Protocol):
         ...
 
     def keep_calls(
-        self, reply: Object, calls: Sequence[JudgedCall], more_rename: Mapping[str, str] = NO_RENAMES
+        self,
+        reply: Object,
+        calls: Sequence[JudgedCall],
+        more_rename: Mapping[str, str] = NO_RENAMES,
+        change: Change | None = None,
     ) -> None:
         """Leaves in a reply the calls that may pass, under the ids that the caller sees; a call nobody judged is not left.
 
-        `more_rename`: of an id that the caller would see, the one that it sees instead.
+        `more_rename`: of an id that the caller would see, the one that it sees instead. `change`: of its texts, as in `rewrite`.
+        CAUTION: both in one go, because each may take items out, and then the numbers of the other would be those of others.
         """
         ...
 
@@ -191,7 +199,7 @@ def without(parts: list[Json], part: Object) -> None:
     parts[:] = [one for one in parts if one is not part]
 
 
-def changed(texts: Sequence[str], item: int, change: Callable[[int, str], str]) -> str | None:
+def changed(texts: Sequence[str], item: int, change: Change) -> str | None:
     """What the text of one item becomes, that was joined from these; None: it stays.
 
     Parts are read with and without the line breaks that stand for the cuts. Where a change finds something only without them, as
