@@ -11,7 +11,7 @@ class FakeKeyring:
     signing_key = b"signs checkpoints"
     signing_keys = (signing_key,)
 
-    def session_key(self, scope: str) -> bytes:
+    def session_key(self, scope: str, since_ms: int | None = None) -> bytes:
         return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).digest()
 
     def seal(self, plain: bytes, aad: bytes) -> bytes:

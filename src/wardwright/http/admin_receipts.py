@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from wardwright import receipts
 from wardwright.archive import StoredArchive, session_caller, session_registers
-from wardwright.history import scope_key
+from wardwright.history import Head, scope_key
 from wardwright.http.route import (
     INSTANT,
     MAX_INT,
@@ -139,7 +139,9 @@ def run_simulation(ask: Ask) -> Any:
     if "session_id" in body:
         caller = session_caller(gateway.store, body["session_id"])
         turns = [replace(turn, model=model or turn.model) for turn in talk.turns]
-        key = gateway.keyring.session_key(scope_key("session_id", caller))
+        scope = scope_key("session_id", caller)
+        # The key of when the session began: digests may have been replaced since.
+        key = gateway.keyring.session_key(scope, gateway.store.load([scope], _nothing)[scope].head.since_ms)
         registers = session_registers(gateway.store, plan, turns, caller, key)
     return simulate(
         plan,
@@ -152,6 +154,10 @@ def run_simulation(ask: Ask) -> Any:
         surface=cast("Surface | None", body.get("surface")),
         as_recorded=body.get("as_recorded", False),
     ).as_json()
+
+
+def _nothing(_: Head) -> tuple[str, ...]:
+    return ()
 
 
 def _archive(ask: Ask) -> StoredArchive:

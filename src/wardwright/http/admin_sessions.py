@@ -30,6 +30,7 @@ from wardwright.http.route import (
 from wardwright.overlay import NotStopped, Stop
 from wardwright.policy.compile import ModelPlan
 from wardwright.policy.evaluate import BOUND
+from wardwright.policy.rules import Rule
 from wardwright.policy.states import holding
 from wardwright.policy.windows import Position
 from wardwright.receipts import Receipt, rules_of
@@ -178,8 +179,12 @@ def release_session(ask: Ask) -> Any:
 
 def _named(found: _Session, body: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
     """The machines and rules to release; all machines of the session when neither is said."""
-    own = [] if found.part is None else [one.id for one in found.part.machines.values() if one.scope == "session_id"]
-    known = {} if found.part is None else rules_of(found.part)
+    own = (
+        list[str]()
+        if found.part is None
+        else [one.id for one in found.part.machines.values() if one.scope == "session_id"]
+    )
+    known = dict[str, Rule]() if found.part is None else rules_of(found.part)
     machines: Sequence[str] = body.get("machines", own if "rules" not in body else ())
     rules: Sequence[str] = body.get("rules", ())
     problems = [f"'{name}' is no state machine of the session's own" for name in machines if name not in own]
@@ -193,7 +198,7 @@ def _changes(
     found: _Session, machines: Sequence[str], rules: Sequence[str], *, whole: bool
 ) -> Iterator[tuple[RegisterKey, None]]:
     registers = found.state.registers
-    known = {} if found.part is None else rules_of(found.part)
+    known = dict[str, Rule]() if found.part is None else rules_of(found.part)
     keys = {known[name].key for name in rules}
     for name in machines:
         if (f"state:{name}", "") in registers:

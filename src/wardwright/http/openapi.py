@@ -23,7 +23,6 @@ _TOLD: Final[Mapping[int, str]] = {
     403: "Not allowed",
     404: "No such thing",
     405: "Another method",
-    406: "Nothing that is accepted can be sent",
     408: "The body came too slowly",
     409: "It is not any more as it was looked at",
     410: "It is gone",
@@ -37,6 +36,9 @@ _TOLD: Final[Mapping[int, str]] = {
     503: "The store or the policy engine is out of order: nothing passes",
     504: "The provider took too long",
 }
+_ERROR: Final[Schema] = {"$ref": "#/components/schemas/Error"}
+_RPC_ERROR: Final[Schema] = {"anyOf": [_ERROR, {"$ref": "#/components/schemas/RpcError"}]}
+"""What comes before a message is read is told in the one shape, the rest in JSON-RPC's."""
 _EDGE: Final = (400, 401, 403, 421, 431, 500, 503)
 """What any address may answer: the host, the origin and the headers are looked at before anything else."""
 _MODEL_ERRORS: Final = (*_EDGE, 404, 405, 408, 410, 413, 429, 502, 504)
@@ -89,7 +91,19 @@ def document() -> dict[str, Any]:
                             },
                         }
                     },
-                }
+                },
+                "RpcError": {
+                    "type": "object",
+                    "required": ["jsonrpc", "id", "error"],
+                    "properties": {
+                        "jsonrpc": {"const": "2.0"},
+                        "error": {
+                            "type": "object",
+                            "required": ["code", "message"],
+                            "properties": {"code": {"type": "integer"}, "message": {"type": "string"}},
+                        },
+                    },
+                },
             },
         },
     }
@@ -170,11 +184,11 @@ def _query(parameter: Parameter) -> dict[str, Any]:
     return found
 
 
-def _errors(statuses: Sequence[int]) -> dict[str, Any]:
+def _errors(statuses: Sequence[int], schema: Schema = _ERROR) -> dict[str, Any]:
     return {
         str(status): {
             "description": _TOLD.get(status, "Refused"),
-            "content": {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
+            "content": {_JSON: {"schema": dict(schema)}},
         }
         for status in sorted(set(statuses))
     }
@@ -242,7 +256,7 @@ def _model(summary: str, required: Sequence[str]) -> dict[str, Any]:
             "200": {
                 "description": "The reply, without the calls that policy denied",
                 "headers": dict(_HEADERS),
-                "content": {_JSON: {"schema": {"type": "object"}}, _EVENTS: {"schema": {"type": "string"}}},
+                "content": {_JSON: {"schema": {"type": "object"}}, _EVENTS: {"schema": {}}},
             },
             **_errors(_MODEL_ERRORS),
         },
@@ -254,7 +268,7 @@ def _mcp() -> dict[str, Any]:
         "type": ["object", "array"],
         "description": "A JSON-RPC message, or several.",
     }
-    answers = _errors([*_EDGE, 404, 405, 406, 408, 413, 415, 429, 502])
+    answers = _errors([*_EDGE, 404, 405, 408, 413, 415, 429, 502], _RPC_ERROR)
     return {
         "post": {
             "operationId": "post_mcp",
@@ -267,7 +281,7 @@ def _mcp() -> dict[str, Any]:
             "responses": {
                 "200": {
                     "description": "The answer",
-                    "content": {_JSON: {"schema": message}, _EVENTS: {"schema": {"type": "string"}}},
+                    "content": {_JSON: {"schema": message}, _EVENTS: {"schema": {}}},
                 },
                 "202": {"description": "A notification was taken"},
                 **answers,

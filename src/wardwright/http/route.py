@@ -78,6 +78,8 @@ class Gone(WardwrightError, LookupError):
 class Keys(Sealer, Protocol):
     """What is needed of a keyring."""
 
+    def session_key(self, scope: str, since_ms: int | None = None) -> bytes: ...
+
     @property
     def signing_keys(self) -> tuple[bytes, ...]: ...
 
