@@ -45,7 +45,7 @@ from wardwright.sessions import Sessions
 from wardwright.store import SealedRow
 from wardwright.streaming import Relay, StreamTranslator, relay_for, render
 from wardwright.wire import anthropic, body, chat_completions, edit, responses, translate
-from wardwright.wire.edit import Splice, SplicedCall, ToolAnswer
+from wardwright.wire.edit import Change, Splice, SplicedCall, ToolAnswer
 from wardwright.wire.refusal import Refusal, RefusalKind
 from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn, Usage, WireName
 
@@ -148,6 +148,8 @@ class _Round:
 
     reply: dict[str, Any]
     answers: Mapping[int, ToolAnswer]
+    change: Change | None
+    """What its texts become before the caller sees them."""
 
 
 @dataclass(slots=True)
@@ -230,7 +232,7 @@ class Exchange:
             if step == "again":
                 await self._answer(turn, request, reply, verdict.ruling)
             if self.relay is not None:
-                self.relay.next_round()
+                self.relay.next_round(_change(verdict.ruling))
             route = verdict.ruling if step == "reask" else request
             reply = await self._ask(turn, route)
 
@@ -687,7 +689,7 @@ class Exchange:
         answers = await self._answers(request_turn, request, reply, ruling)
         named = tuple(replace(call, status="allow") for call in ruling.calls)
         edit.of(self.inbound.wire).keep_calls(reply.body, named)
-        self.rounds.append(_Round(reply.body, answers))
+        self.rounds.append(_Round(reply.body, answers, _change(ruling)))
 
     async def _answers(
         self, request_turn: Turn, request: Ruling, reply: _Reply, ruling: Ruling
@@ -827,21 +829,21 @@ class Exchange:
         self.gateway.sessions.remember(
             caller.tenant, caller.session_id, [call.call_id for call in calls if call.status == "allow"]
         )
-        change = partial(transformed, ruling) if ruling.transforms else None
+        change = _change(ruling)
         edits = edit.of(self.inbound.wire)
         if self.relay is not None:
             if reply.held:
-                edits.keep_calls(reply.body, calls)
+                edits.keep_calls(reply.body, calls, change=change)
                 await self._send(render(self.inbound.wire, reply.body))
             else:
                 await self._send(self.relay.release(calls, change))
             await self.sink.finish()
             return
-        if change is not None:
-            edits.rewrite(reply.body, change)
-        edits.keep_calls(reply.body, calls)
+        edits.keep_calls(reply.body, calls, change=change)
         answer = reply.body
         for one in reversed(self.rounds):
+            if one.change is not None:
+                edits.rewrite(one.reply, one.change)
             answer = edits.join(one.reply, answer)
         self.started = True
         await self.sink.answer(200, self._headers(), body.write(answer))
@@ -941,6 +943,11 @@ def _told(error: WardwrightError) -> str:
     if isinstance(error, GovernanceUnavailable):
         return f"Nothing passes while the policy engine cannot rule: {error}"
     return str(error)
+
+
+def _change(ruling: Ruling) -> Change | None:
+    """What a ruling makes of the texts of a reply; None: they stay."""
+    return partial(transformed, ruling) if ruling.transforms else None
 
 
 def _choices(request: Mapping[str, Any]) -> int:

@@ -1,0 +1,91 @@
+"""Words that a rule changes are changed wherever they reach the caller: whole or streamed, in every round, held or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wardwright.wire.turn import WireName
+
+from .gateway_fixture import PATH, Running, asked, called, running, said
+from .test_exchange import WIRES, decide, read
+
+CONFIG = """
+model_id: m
+providers: {double: {kind: openai, base_url: "http://127.0.0.1:9/v1"}}
+targets:
+  - {model: first, provider: double, context_window: 100000}
+governance:
+  - {id: hush, kind: stream_guard, match: hunter2, action: transform, pattern: "hunter2", replacement: "XXX"}
+  - {id: empty, kind: stream_guard, match: nothing, action: transform, pattern: "nothing", replacement: ""}
+  - {id: no-wipe, kind: tool_selector, action: deny_call, message: No wiping here., tool: {name: wipe, source: assistant_tool_call}}
+  - {id: ask-first, kind: tool_selector, action: require_approval, tool: {name: deploy, source: assistant_tool_call}}
+"""
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+@pytest.fixture(params=WIRES)
+def wire(request: pytest.FixtureRequest) -> WireName:
+    return request.param
+
+
+def test_words_of_an_answer_are_changed(tmp_path: Path, wire: WireName, stream: bool) -> None:
+    """G12: the caller gets the changed words and the call."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [said(wire, "It is hunter2.", ("c1", "look", {}))]
+        answer = await gateway.post(PATH[wire], asked(wire, "hi", ["look"], stream=stream))
+        assert answer.status == 200, answer.body
+        assert (b"hunter2" in answer.body, b"It is XXX." in answer.body) == (False, True)
+        assert called(wire, read(wire, answer, stream)) == ["c1"]
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_words_of_an_earlier_round_are_changed(tmp_path: Path, wire: WireName, stream: bool) -> None:
+    """G12, G41: rounds of one answer are one message, and no round of it passes as it was."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [said(wire, "It is hunter2.", ("c1", "wipe", {})), said(wire, "Done.")]
+        answer = await gateway.post(PATH[wire], asked(wire, "hi", ["wipe"], stream=stream))
+        assert answer.status == 200, answer.body
+        assert (b"hunter2" in answer.body, b"It is XXX." in answer.body) == (False, True)
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_words_of_a_held_reply_are_changed(tmp_path: Path, wire: WireName, stream: bool) -> None:
+    """G12, G23: an approval releases the call, not the words that another rule changes."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [said(wire, "It is hunter2.", ("c1", "deploy", {}))]
+        body = asked(wire, "hi", ["deploy"], stream=stream)
+        refused = await gateway.post(PATH[wire], body, session="s")
+        assert refused.status == 403, refused.body
+        await decide(gateway, refused.json["error"]["approval"], "approve")
+        answer = await gateway.post(PATH[wire], body, session="s")
+        assert answer.status == 200, answer.body
+        assert (b"hunter2" in answer.body, b"It is XXX." in answer.body) == (False, True)
+        assert called(wire, read(wire, answer, stream)) == ["c1"]
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_no_denied_call_passes_when_the_words_before_it_are_emptied(
+    tmp_path: Path, wire: WireName, stream: bool
+) -> None:
+    """G12, G27: a text that is gone is an item less, and the calls behind it are still those that were judged."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [said(wire, "nothing", ("c1", "look", {}), ("c2", "wipe", {}))]
+        answer = await gateway.post(PATH[wire], asked(wire, "hi", ["look", "wipe"], stream=stream))
+        assert answer.status == 200, answer.body
+        assert called(wire, read(wire, answer, stream)) == ["c1"]
+        assert b"wipe" not in answer.body
+
+    running(tmp_path, CONFIG, story)
