@@ -1,0 +1,7 @@
+"""`python -m wardwright` is the command."""
+
+from __future__ import annotations
+
+from wardwright.cli import main
+
+main()
