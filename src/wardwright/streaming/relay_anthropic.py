@@ -79,7 +79,9 @@ class AnthropicRelay(Relay):
             delta = said.get("delta")
             if isinstance(delta, dict):
                 field = _DELTAS[str(delta["type"])]
-                event["delta"] = {"type": delta["type"], field: delta.get(field)}
+                if delta.get(field) is None:  # a piece of nothing, at which clients stumble
+                    return True
+                event["delta"] = {"type": delta["type"], field: delta[field]}
             self._out.append(written(str(kind), event))
         elif kind == "content_block_start":
             return self._open(said)

@@ -48,10 +48,19 @@ _PART: Final = frozenset({"annotations", "logprobs", "refusal", "text", "type"})
 """Fields of items of words, and of their parts."""
 
 
+_AT: Final = frozenset(
+    {"type", "sequence_number", "output_index", "item_id", "content_index", "summary_index", "obfuscation"}
+)
+"""Fields of any event of an item."""
+_RUNNING: Final = _AT | {
+    "background", "code", "delta", "output_format", "partial_image_b64", "partial_image_index", "quality", "size",
+}  # fmt: skip
+"""Fields of events that tell how a tool of the provider goes on."""
+
+
 def _events(**says: str) -> Mapping[str, frozenset[str]]:
-    """Events of an item, with all their fields; those that say where they belong may stand in any."""
-    at = {"type", "sequence_number", "output_index", "item_id", "content_index", "summary_index", "obfuscation"}
-    return {f"response.{name.replace('__', '.')}": frozenset(at.union(fields.split())) for name, fields in says.items()}
+    """Events of an item, with all their fields."""
+    return {f"response.{name.replace('__', '.')}": _AT.union(fields.split()) for name, fields in says.items()}
 
 
 _SAYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
@@ -163,11 +172,10 @@ class ResponsesRelay(Relay):
             known = _SAYS[str(item)].get(event)
             if known is not None:
                 return said if known.issuperset(said) else self._only(said, known)
-        elif event.startswith("response.output_item."):
-            return said
+        elif event in _SAYS["message"] and event.startswith("response.output_item."):
+            return self._only(said, _SAYS["message"][event])
         elif event.startswith(f"response.{item}"):
-            said.pop("item", None)
-            return said
+            return self._only(said, _RUNNING | {"arguments"} if item == "mcp_call" else _RUNNING)
         if event in self._passing:
             return said
         self._broken = True
@@ -234,7 +242,7 @@ class ResponsesRelay(Relay):
             self._begun = True
             opening, self._opening = self._opening, []
             for one in opening:
-                self._write({**one, "response": self._response(one.get("response"))})
+                self._write({"type": one["type"], "response": self._response(one.get("response"))})
         self._write(event)
 
     def _write(self, event: Object) -> None:

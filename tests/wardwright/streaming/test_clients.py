@@ -12,7 +12,7 @@ import openai
 import orjson
 import pytest
 
-from wardwright.streaming import relay_for, render
+from wardwright.streaming import StreamTranslator, relay_for, render
 from wardwright.wire.refusal import Refusal
 
 from ..conversations import (
@@ -156,6 +156,24 @@ def test_messages_client_raises_on_a_refusal(number: int) -> None:
         stream.until_done()
     assert isinstance(caught.value.body, dict)
     assert caught.value.body["error"]["rule_id"] == "no-shell"
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_chat_client_reads_a_translated_provider(number: int) -> None:
+    """Behind the gateway stands another provider's wire, and the client notices nothing."""
+    dice, talk = random.Random(number), conversation(number)
+    said = talk.rounds[0].said
+    said.searches = []
+    translator, one = StreamTranslator("anthropic", "chat_completions"), relay_for("chat_completions", hold_text=False)
+    out = b""
+    for piece in cut(anthropic_stream(anthropic_reply(talk, 0, dice), dice), dice):
+        out += one.feed(translator.feed(piece))
+    out += one.feed(translator.close()) + one.close() + one.release(rulings(one.turn()))
+    with open_ai(out).chat.completions.stream(model="m", messages=[]) as stream:
+        message = stream.get_final_completion().choices[0].message
+    calls = [(call.id, call.function.name, orjson.loads(call.function.arguments)) for call in message.tool_calls or []]
+    assert calls == [(call.id, call.name, call.arguments) for call in said.calls]
+    assert (message.content or "") == said.text
 
 
 @pytest.mark.parametrize("number", range(6))

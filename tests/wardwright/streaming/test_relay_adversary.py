@@ -27,10 +27,12 @@ TYPES = (
 NUMBERS = ("index", "output_index", "content_index", "sequence_number")
 
 
-def marked(wire: Wire, number: int, dice: random.Random) -> list[Any]:
+def marked(wire: Wire, number: int, dice: random.Random, searches: bool) -> list[Any]:
     """The events of a reply whose calls all say the secret, in their names and in their arguments."""
     talk = conversation(number)
     for one in talk.rounds:
+        if not searches:
+            one.said.searches = []
         for call in one.said.calls:
             call.name = f"{call.name}{SECRET}"
             call.arguments = {SECRET: call.arguments}
@@ -87,7 +89,8 @@ def test_no_garbled_stream_tells_a_call(wire: Wire, hold_hosted: bool) -> None:
     passed = refused = 0
     for number in range(GARBLED):
         dice = random.Random(number)
-        said = garbled(marked(wire, number, dice), dice)
+        # Where hosted calls pass, arguments that are moved to one of them pass with it.
+        said = garbled(marked(wire, number, dice, hold_hosted), dice)
         data = b"".join(b"data: [DONE]\n\n" if one == "[DONE]" else sse(one) for one in said)
         one = relay_for(wire.name, hold_text=False, hold_hosted=hold_hosted, hold_thoughts=False)  # type: ignore[arg-type]
         out = b""

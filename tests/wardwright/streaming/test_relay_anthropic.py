@@ -250,3 +250,18 @@ def test_a_rendered_reply_counts_no_output_before_it_came() -> None:
     first = events(render("anthropic", reply))[0]["message"]
     assert (first["stop_reason"], first["usage"]) == (None, {"input_tokens": 7, "output_tokens": 0})
     assert assembled("anthropic", render("anthropic", reply)).turn().items == [TextItem("assistant", "a")]
+
+
+def test_no_event_tells_a_call_beside_what_it_says() -> None:
+    """A call in a field where no event has one, in the beginning, in blocks and in pieces, is not passed on."""
+    start = {**START, "message": {**START["message"], "echo": "shell"}}
+    words = block(
+        0,
+        {"type": "text", "text": "", "name": "shell", "input": {}},
+        {"type": "text_delta", "text": "a", "partial_json": "shell"},
+        {"type": "text_delta", "partial_json": "shell"},
+    )
+    one = relay()
+    out = fed(one, sse(start, *({**event, "echo": "shell"} for event in words), *end("end_turn"))) + one.release([])
+    assert b"shell" not in out and b"null}}" not in out
+    assert blocks(out) == [{"type": "text", "text": "a"}]

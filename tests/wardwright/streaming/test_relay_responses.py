@@ -359,3 +359,14 @@ def test_events_of_a_call_stand_at_no_other_item(kind: str, item: dict[str, Any]
     assert kind.encode() not in one.close()
     with pytest.raises(WireError, match="the reply is not whole"):
         one.release([])
+
+
+def test_no_event_tells_a_call_beside_what_it_says() -> None:
+    """A call in a field where no event has one, in the beginning, in pieces, in parts and in items, is not passed on."""
+    told = {"item": call("shell"), "arguments": "shell", "name": "shell"}
+    item = {**message("a"), "name": "shell", "tool_calls": [call("shell")]}
+    item["content"] = [{**item["content"][0], "tool_calls": [call("shell")]}]
+    said = [{**told, **event} for event in (CREATED, *streamed(0, item))]
+    said.append({"type": "response.completed", "response": {**HEAD, "status": "completed", "output": [item]}})
+    one = relay()
+    assert b"shell" not in fed(one, sse(*said)) + one.release([])
