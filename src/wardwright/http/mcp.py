@@ -8,10 +8,12 @@ policy, the name under which models know it elsewhere. Refusals are JSON-RPC err
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hmac
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias, cast
 
@@ -64,6 +66,11 @@ MAX_PAGES: Final = 32
 _SESSION: Final = "mcp-session-id"
 _VERSION: Final = "mcp-protocol-version"
 _SENT_ON: Final = (_SESSION, _VERSION)
+_METHOD: Final = "mcp-method"
+_NAME: Final = "mcp-name"
+_PARAM: Final = "mcp-param-"
+_NAMED: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""Newer clients say in headers what stands in the message too; a server may go by either."""
 _WORD: Final = re.compile(r"[\x21-\x7e]{1,512}")
 _FIXED: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _WORDS: Final = frozenset({"jsonrpc", "id", "type", "role", "mimeType", "data", "blob", "uri"})
@@ -171,12 +178,13 @@ class McpApp:
         if isinstance(caller, Refusal):
             raise _told(caller)
         passed = {key: headers[key] for key in _SENT_ON if key in headers}
+        mirrored = {key: value for key, value in headers.items() if key in (_METHOD, _NAME) or key.startswith(_PARAM)}
         if any(_WORD.fullmatch(value) is None for value in passed.values()):
             raise _Http(400, INVALID, f"{_SESSION} and {_VERSION} are words of printable ASCII.")
         if not caller.session_id:
             # A session of the server's, else one for all that this key does there: leaving a header out escapes nothing.
             caller.session_id = f"mcp:{name}:{principal.id}:{passed.get(_SESSION, '')}"
-        visit = _Visit(service, deployment, server, caller, passed, self._listed.setdefault(server.url, {}))
+        visit = _Visit(service, deployment, server, caller, passed, mirrored, self._listed.setdefault(server.url, {}))
         if request.method == "DELETE":
             return await visit.end()
         if self._under_way >= deployment.limits.concurrency:
@@ -252,6 +260,8 @@ class _Visit:
     caller: Caller
     sent: Mapping[str, str]
     """Headers of the protocol, passed on as they came."""
+    mirrored: Mapping[str, str]
+    """Headers that repeat parts of the message; made anew from what was judged."""
     listed: dict[str, DeclaredTool]
     """Definitions that the server gave, by raw name: calls are checked against them."""
     receipt_id: str = ""
@@ -269,6 +279,7 @@ class _Visit:
 
     async def answers(self, value: Object, message: Message) -> AsyncIterator[tuple[Object, bool]]:
         """What the client gets for a message, each with whether it is the last. Raises for what is no answer of a server."""
+        self._check_mirrored(value)
         if message.kind != "request" or message.id is None:
             await self._notify(value)
             return
@@ -428,11 +439,12 @@ class _Visit:
 
     # to the server and back
 
-    async def _send(self, method: str, body: bytes) -> Any:
+    async def _send(self, method: str, value: Object | None) -> Any:
         try:
             url = parse_url(self.server.url)
             headers = [("accept", "application/json, text/event-stream"), ("content-type", "application/json")]
-            headers += self.sent.items()
+            headers += [*self.sent.items(), *self._mirrors(value or {})]
+            body = b"" if value is None else orjson.dumps(value)
             for header, name in self.server.headers_env.items():
                 if name not in self.service.environ:
                     raise ProviderFailed("connect", f"the environment variable {name} is not set")
@@ -441,9 +453,33 @@ class _Visit:
         except ValueError as error:
             raise ProviderFailed("connect", str(error)) from None
 
+    def _mirrors(self, value: Object) -> list[tuple[str, str]]:
+        if not self.mirrored or "method" not in value:
+            return []
+        method, params = value["method"], cast("Object", value.get("params") or {})
+        found = [(_METHOD, method)]
+        if method in _NAMED and _NAMED[method] in params:
+            found.append((_NAME, _encoded(str(params[_NAMED[method]]))))
+        if method == "tools/call" and params.get("name"):
+            said = set(_scalars(params.get("arguments")))
+            found += [
+                (name, given)
+                for name, given in self.mirrored.items()
+                if name.startswith(_PARAM) and _decoded(given) in said
+            ]
+        return found
+
+    def _check_mirrored(self, value: Object) -> None:
+        """What headers say is what the message says, or nothing goes on: rules have read the message alone."""
+        wrong = self.mirrored.keys() - {name for name, _ in self._mirrors(value)}
+        truth = dict(self._mirrors(value))
+        wrong |= {name for name in (_METHOD, _NAME) if name in self.mirrored and self.mirrored[name] != truth.get(name)}
+        if wrong:
+            raise WireError(f"the header '{sorted(wrong)[0]}' says something else than the message")
+
     async def _notify(self, value: Object) -> None:
         try:
-            response = await self._send("POST", orjson.dumps(value))
+            response = await self._send("POST", value)
         except ProviderFailed as error:
             raise _Http(502, UPSTREAM, f"The MCP server '{self.server.name}' failed: {error}") from None
         response.close()
@@ -457,13 +493,19 @@ class _Visit:
 
     async def _ask(self, value: Object, number: MessageId, asked: Asked) -> AsyncIterator[tuple[Object, Message]]:
         """Every message of the server's answer, in order."""
-        response = await self._send("POST", orjson.dumps(value))
+        response = await self._send("POST", value)
         limit = self.deployment.limits.held_bytes
         known = {number: asked}
         try:
             if response.status == 404 and _SESSION in self.sent:
                 await self._failed("The server has ended this session.")
                 self._check(404)
+            if 400 <= response.status < 500 and not response.streamed:
+                for found in _each(await response.read(limit)):
+                    parsed = _parsed(found, known)
+                    if parsed.kind == "error" and parsed.id == number:
+                        yield found, parsed
+                        return
             if response.status != 200:
                 raise ProviderFailed("status", f"it answered with status {response.status}")
             self.session = session if _WORD.fullmatch(session := response.headers.get(_SESSION, "")) else ""
@@ -487,7 +529,7 @@ class _Visit:
     async def end(self) -> Response:
         """The client ends the server's session."""
         try:
-            response = await self._send("DELETE", b"")
+            response = await self._send("DELETE", None)
         except ProviderFailed as error:
             raise _Http(502, UPSTREAM, f"The MCP server '{self.server.name}' failed: {error}") from None
         response.close()
@@ -675,6 +717,33 @@ def _answering(values: Sequence[Any]) -> dict[MessageId, Asked]:
             if isinstance(number, (str, int)):
                 found[number] = Asked("elicitation/create")
     return found
+
+
+def _scalars(value: Any) -> Iterator[str]:
+    """Every plain value of a call's arguments, as a header would say it."""
+    if isinstance(value, bool):
+        yield "true" if value else "false"
+    elif isinstance(value, (str, int, float)):
+        yield str(value)
+    elif isinstance(value, dict):
+        for inner in cast("Object", value).values():
+            yield from _scalars(inner)
+
+
+def _encoded(text: str) -> str:
+    """Text as the value of a header, as the protocol writes what a header cannot hold."""
+    if text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?base64?"):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def _decoded(value: str) -> str | None:
+    if not (value.startswith("=?base64?") and value.endswith("?=")):
+        return value
+    try:
+        return base64.b64decode(value[9:-2], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
 
 
 def _each(data: bytes) -> list[Object]:

@@ -394,6 +394,31 @@ def test_what_is_not_the_model_s_passes_as_it_is(running: Running) -> None:
     assert running.receipts() == []
 
 
+def test_headers_that_repeat_the_message_say_what_it_says(running: Running) -> None:
+    """Newer clients mirror method, name and arguments; a server that goes by them sees what was judged."""
+    mirrored = {"mcp_method": "tools/call", "mcp_name": "read", "mcp_param_path": "=?base64?w6k=?="}
+    message = asking("tools/call", {"name": "read", "arguments": {"path": "é"}})
+    assert told(running.post(message, **mirrored).json) == (False, "ok")
+    assert {name: value for name, value in running.server.sent[0].headers.items() if name.startswith("mcp-")} == {
+        name.replace("_", "-"): value for name, value in mirrored.items()
+    }
+
+    for name, value in (("mcp_method", "tools/list"), ("mcp_name", "delete"), ("mcp_param_path", "other")):
+        answer = running.post(message, **{**mirrored, name: value})
+        header = name.replace("_", "-")
+        assert answer.status == 400
+        assert answer.json["error"]["message"] == f"the header '{header}' says something else than the message"
+    assert len(running.server.sent) == 1
+
+
+def test_an_error_that_comes_with_a_status_is_an_answer(running: Running) -> None:
+    """Newer servers say 404 for a method they do not have; the client reads the error itself."""
+    error = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no such method"}}
+    running.server.say = lambda message: Canned(404, "application/json", [orjson.dumps(error)])
+
+    assert running.post(asking("ping")).json == error
+
+
 def test_a_batch_is_judged_message_by_message(running: Running) -> None:
     """What is denied is answered here, the rest goes out; answers come together, in order."""
     batch = [
