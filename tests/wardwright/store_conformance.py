@@ -276,6 +276,32 @@ class StoreConformance(ABC):
         assert [state(store, session(name)).version for name in "abc"] == [2, 0, 1]
         assert verify(store).good
 
+    def test_a_batch_writes_in_its_order(self, store: Store) -> None:
+        """Of several commits to one scope in a batch the last one's word on a register stands, set or removed."""
+        first, second = ("first", ""), ("second", "")
+        outcomes = store.commit_all(
+            [
+                Commit(delta(change(session(), 0, registers={first: (1,), second: None}))),
+                Commit(delta(change(session(), 1, registers={first: None, second: (2,)}))),
+            ]
+        )
+
+        assert outcomes == [None, None]
+        assert dict(state(store).registers) == {second: (2,)}
+
+    def test_whoever_writes_a_scope_every_commit_is_compared_with_it(self, opened: Callable[[], Store]) -> None:
+        """[2] By turns, two opened stores write one scope and one chain: neither goes on from what only it remembers."""
+        one, other = opened(), opened()
+        for version in range(6):
+            writer, late = (one, other) if version % 2 else (other, one)
+            writer.commit(delta(change(session(), version)), admin(f"r{version}"))
+            with pytest.raises(VersionConflict):
+                late.commit(delta(change(session(), version)), admin(f"late{version}"))
+
+        assert state(one).version == 6
+        assert len(everything(one)) == 6
+        assert verify(other).good
+
     # sealed working set
 
     def test_a_sealed_row_is_used_once(self, store: Store) -> None:
@@ -836,6 +862,8 @@ class StoreConformance(ABC):
 
         assert state(store, session("old")) == ScopeState()
         assert [state(store, scope).version for scope in (session("new"), user)] == [1, 1]
+        store.commit(delta(change(session("old")), change(session("new"), 1)))
+        assert [state(store, session(name)).version for name in ("old", "new")] == [1, 2]
 
     # plan and counters
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from wardwright.errors import SealedMissing, StoreUnavailable, VersionConflict
 from wardwright.history import (
@@ -95,6 +95,8 @@ _ERASE_CHUNK: Final = 256
 _UPKEEP_EVERY: Final = 512
 _LOG_PAGES: Final = 16_384
 """A write-ahead log longer than this (64 MB) is made to start anew."""
+_PLACES: Final = 16_384
+_NEW_SCOPE: Final = "INSERT INTO scope (key) VALUES (?)"
 _NO_EPOCH: Final = 2**63 - 1
 _RECEIPT: Final = (
     "SELECT receipt.sequence, chain.writer, receipt.sequence, id, at_ms, receipt.previous_hash, receipt.hash, scope, body_hash, payload "
@@ -128,6 +130,39 @@ class _Reader:
         return 0 if row is None else decode(row[0])
 
 
+class _Batch:
+    """What the commits of one transaction write, gathered so that each table is met once."""
+
+    __slots__ = ("calls", "cells", "end", "places", "receipts")
+
+    def __init__(self, end: tuple[str, int, bytes]) -> None:
+        self.cells: list[tuple[int, bytes, int | None, bytes]] = []
+        self.calls: list[tuple[int, int]] = []
+        self.receipts: list[tuple[int, bytes, int, bytes, bytes, bytes, bytes]] = []
+        self.places: dict[str, tuple[int, int]] = {}
+        """Id and version of the scopes it writes: the next commit of the batch is checked against them."""
+        self.end = end
+        """Writer, sequence and hash of the last link."""
+
+    def append(self, receipt: ReceiptRow, payload: bytes) -> ChainLink:
+        writer, last, previous = self.end
+        link = rows.next_link(writer, last, previous, receipt)
+        hashed = bytes.fromhex(link.hash)
+        self.receipts.append(
+            (link.sequence, rows.key(receipt.id), receipt.at_ms, previous, hashed, rows.key(receipt.scope), payload)
+        )
+        self.end = (writer, link.sequence, hashed)
+        return link
+
+    def flush(self, connection: sqlite3.Connection) -> None:
+        if self.cells:
+            connection.executemany(
+                "INSERT INTO cell VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number, value = excluded.value",
+                self.cells,
+            )
+            self.cells = []
+
+
 class SqliteStore:
     """Opened by a path; lives until `close`. After a fork, open another one.
 
@@ -151,7 +186,11 @@ class SqliteStore:
         self._seats: list[_Seat] = []
         self._files: list[int] = []
         self._upkeep = Upkeep(self.maintain, _UPKEEP_EVERY) if upkeep else None
-        self._end = ("", 0, b"unknown")
+        self._changes = -1
+        """SQLite's own count of what other connections wrote, when `_end` and `_places` were true."""
+        self._end = ("", 0, b"")
+        self._places: dict[str, tuple[int, int]] = {}
+        """Id and version of scopes, so that a commit need not look for them."""
         try:
             # The file holds who called what: nobody else's business.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -216,32 +255,52 @@ class SqliteStore:
         if os.getpid() != self._pid:
             raise StoreUnavailable(f"store {self._path}: opened before a fork; open it again in this process")
 
-    @contextmanager
-    def _file_turn(self) -> Generator[None]:
+    def _take_turn(self) -> None:
         """The right to write, among this process's threads and then among processes."""
-        deadline = time.monotonic() + self._busy_s
-        if not self._turn.acquire(timeout=self._busy_s):
+        if not self._turn.acquire(blocking=False) and not self._turn.acquire(timeout=self._busy_s):
             raise StoreUnavailable(f"store {self._path}: another thread kept it locked for {self._busy_s:g} s")
         try:
-            pause = 0.00005
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._wait_for_turn()
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def _wait_for_turn(self) -> None:
+        deadline = time.monotonic() + self._busy_s
+        pause = 0.00005
+        try:
             while True:
+                # Finer steps than SQLite's own, which would sleep for milliseconds at once.
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.002)
                 try:
                     fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         raise StoreUnavailable(
                             f"store {self._path}: another process kept it locked for {self._busy_s:g} s"
                         ) from None
-                    # Finer steps than SQLite's own, which would sleep for milliseconds at once.
-                    time.sleep(pause)
-                    pause = min(pause * 1.5, 0.002)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+                else:
+                    return
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def _end_turn(self) -> None:
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
         finally:
             self._turn.release()
+
+    @contextmanager
+    def _file_turn(self) -> Generator[None]:
+        self._take_turn()
+        try:
+            yield
+        finally:
+            self._end_turn()
 
     @contextmanager
     def _reading(self, seat: _Seat) -> Generator[sqlite3.Connection]:
@@ -336,45 +395,85 @@ class SqliteStore:
         seal: Sequence[SealedRow] = (),
         unseal: Sequence[tuple[str, str]] = (),
     ) -> ChainLink | None:
-        commit = Commit(delta, receipt, seal, unseal)
-        with self._writing(self._hot) as connection:
-            numbers = self._check(connection, commit)
-            link = self._write(connection, commit, numbers)
-            self._told(1)
-        return link
+        outcome = self.commit_all((Commit(delta, receipt, seal, unseal),))[0]
+        if isinstance(outcome, (VersionConflict, SealedMissing)):
+            raise outcome
+        return outcome
 
     def commit_all(self, commits: Sequence[Commit]) -> list[ChainLink | VersionConflict | SealedMissing | None]:
-        outcomes: list[ChainLink | VersionConflict | SealedMissing | None] = []
-        with self._writing(self._hot) as connection:
-            for commit in commits:
+        # Whatever needs no turn is done before it: other processes wait meanwhile.
+        packed = [None if one.receipt is None else rows.pack(one.receipt.tags, one.receipt.body) for one in commits]
+        seat = self._hot
+        with seat.lock:
+            self._check_open()
+            try:
+                self._take_turn()
                 try:
-                    numbers = self._check(connection, commit)
-                except (VersionConflict, SealedMissing) as error:
-                    outcomes.append(error)
-                else:
-                    outcomes.append(self._write(connection, commit, numbers))
-            self._told(len(commits))
+                    outcomes = self._commit_batch(seat.connection, commits, packed)
+                finally:
+                    self._end_turn()
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+                raise self._unavailable(error) from error
+            if self._upkeep is not None:
+                self._upkeep.committed(len(commits))
         return outcomes
 
-    def _told(self, count: int) -> None:
-        if self._upkeep is not None:
-            self._upkeep.committed(count)
+    def _commit_batch(
+        self, connection: sqlite3.Connection, commits: Sequence[Commit], packed: Sequence[bytes | None]
+    ) -> list[ChainLink | VersionConflict | SealedMissing | None]:
+        execute = connection.execute
+        outcomes: list[ChainLink | VersionConflict | SealedMissing | None] = []
+        execute("BEGIN IMMEDIATE")
+        try:
+            self._forget_if_changed(connection)
+            batch = _Batch(self._end)
+            for commit, payload in zip(commits, packed, strict=True):
+                try:
+                    places = self._check(connection, commit, batch)
+                except (VersionConflict, SealedMissing) as error:
+                    outcomes.append(error)
+                    continue
+                self._gather(connection, commit, places, batch)
+                link = None
+                if commit.receipt is not None and payload is not None:
+                    link = batch.append(commit.receipt, payload)
+                outcomes.append(link)
+            self._write(connection, batch)
+            execute("COMMIT")
+        except BaseException:
+            # What is in the file is only certain when read again.
+            self._changes = -1
+            if connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        self._end = batch.end
+        if len(self._places) > _PLACES:
+            self._places.clear()
+        self._places.update(batch.places)
+        return outcomes
 
-    @staticmethod
-    def _check(connection: sqlite3.Connection, commit: Commit) -> list[int | None]:
-        """Everything that can refuse a commit, before anything is written: so one of a batch can fail alone."""
+    def _forget_if_changed(self, connection: sqlite3.Connection) -> None:
+        """Scopes and the end of the chain are as this connection left them, unless another one has written since."""
+        changes = connection.execute("PRAGMA data_version").fetchone()[0]
+        if changes != self._changes:
+            self._places.clear()
+            self._end = self._chain_row(connection, "writer, sequence, hash")
+            self._changes = changes
+
+    def _check(self, connection: sqlite3.Connection, commit: Commit, batch: _Batch) -> list[int | None]:
+        """Everything that can refuse a commit, before anything is written: so one of a batch can fail alone. The scopes' ids."""
         numbers: list[int | None] = []
         for change in commit.delta.scopes:
-            row = connection.execute(
-                "SELECT id, number FROM scope JOIN cell ON cell.scope = id AND name = x'00' WHERE key = ?",
-                (rows.key(change.scope),),
-            ).fetchone()
-            version = 0 if row is None else row[1]
-            if version != change.base_version:
-                raise VersionConflict(
-                    f"scope {change.scope!r} is at version {version}, was judged at {change.base_version}"
-                )
-            numbers.append(None if row is None else row[0])
+            scope = change.scope
+            place = batch.places.get(scope) or self._places.get(scope)
+            if place is None:
+                place = connection.execute(
+                    "SELECT id, number FROM scope JOIN cell ON cell.scope = id AND name = x'00' WHERE key = ?",
+                    (rows.key(scope),),
+                ).fetchone() or (None, 0)
+            if place[1] != change.base_version:
+                raise VersionConflict(f"scope {scope!r} is at version {place[1]}, was judged at {change.base_version}")
+            numbers.append(place[0])
         for scope, name in commit.unseal:
             row = connection.execute(
                 "SELECT 1 FROM sealed WHERE scope = ? AND name = ? AND expires_at_ms > ?",
@@ -384,27 +483,31 @@ class SqliteStore:
                 raise SealedMissing(f"sealed row {name!r} has expired or was used")
         return numbers
 
-    def _write(self, connection: sqlite3.Connection, commit: Commit, numbers: list[int | None]) -> ChainLink | None:
-        delta = commit.delta
-        for change, found in zip(delta.scopes, numbers, strict=True):
+    @staticmethod
+    def _gather(connection: sqlite3.Connection, commit: Commit, numbers: list[int | None], batch: _Batch) -> None:
+        """What a commit that stands will write. Rare things are written at once."""
+        at_ms = commit.delta.at_ms
+        for change, found in zip(commit.delta.scopes, numbers, strict=True):
             columns = rows.scope_columns(change)
-            number = found
+            number, cells = found, batch.cells
             if number is None:
-                number = connection.execute("INSERT INTO scope (key) VALUES (?)", (columns.scope,)).lastrowid
-            head = rows.dump_head(delta.at_ms, change.head)
-            cells = [(number, _HEAD, change.base_version + 1, head)]
-            cells += [(number, _register_name(rule, sub), None, value) for rule, sub, value in columns.registers]
-            cells += [(number, _LEDGER + name, call, entry) for name, call, entry in columns.ledger]
-            connection.executemany(
-                "INSERT INTO cell VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number, value = excluded.value",
-                cells,
-            )
-            calls = [(call, number) for _, call, _ in columns.ledger if call is not None]
-            if calls:
-                # A table of its own, because an index of cells would repeat their names: four times the pages, each touched at random.
-                connection.executemany("INSERT OR IGNORE INTO call VALUES (?, ?)", calls)
-            for rule, sub in columns.removed:
-                connection.execute("DELETE FROM cell WHERE scope = ? AND name = ?", (number, _register_name(rule, sub)))
+                number = cast("int", connection.execute(_NEW_SCOPE, (columns.scope,)).lastrowid)
+            version = change.base_version + 1
+            batch.places[change.scope] = (number, version)
+            cells.append((number, _HEAD, version, rows.dump_head(at_ms, change.head)))
+            for rule, sub, value in columns.registers:
+                cells.append((number, _register_name(rule, sub), None, value))
+            for name, call, entry in columns.ledger:
+                cells.append((number, _LEDGER + name, call, entry))
+                if call is not None:
+                    batch.calls.append((call, number))
+            if columns.removed:
+                # A later commit may set it again, an earlier one may have set it: the order must stay.
+                batch.flush(connection)
+                connection.executemany(
+                    "DELETE FROM cell WHERE scope = ? AND name = ?",
+                    [(number, _register_name(rule, sub)) for rule, sub in columns.removed],
+                )
         for scope, name in commit.unseal:
             connection.execute("DELETE FROM sealed WHERE scope = ? AND name = ?", (rows.key(scope), rows.key(name)))
         for row in commit.seal:
@@ -412,35 +515,21 @@ class SqliteStore:
                 "INSERT OR REPLACE INTO sealed VALUES (?, ?, ?, ?)",
                 (rows.key(row.scope), rows.key(row.name), row.expires_at_ms, row.body),
             )
-        return None if commit.receipt is None else self._append(connection, commit.receipt)
 
-    def _append(self, connection: sqlite3.Connection, receipt: ReceiptRow) -> ChainLink:
-        # The end of the chain as this process left it, unless another has been there since (or a rollback took it back).
-        writer, last, previous = self._end
-        while True:
-            link = rows.next_link(writer, last, previous, receipt)
-            hashed = bytes.fromhex(link.hash)
+    def _write(self, connection: sqlite3.Connection, batch: _Batch) -> None:
+        batch.flush(connection)
+        if batch.calls:
+            # A table of its own, because an index of cells would repeat their names: four times the pages, each touched at random.
+            connection.executemany("INSERT OR IGNORE INTO call VALUES (?, ?)", batch.calls)
+        if batch.receipts:
+            connection.executemany("INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)", batch.receipts)
+            _, last, hashed = batch.end
             moved = connection.execute(
                 "UPDATE chain SET sequence = ?, previous_hash = ?, hash = ? WHERE hash = ?",
-                (link.sequence, previous, hashed, previous),
+                (last, batch.receipts[-1][3], hashed, self._end[2]),
             )
-            if moved.rowcount:
-                break
-            writer, last, previous = self._chain_row(connection, "writer, sequence, hash")
-        self._end = (writer, link.sequence, hashed)
-        connection.execute(
-            "INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)",
-            (
-                link.sequence,
-                rows.key(receipt.id),
-                receipt.at_ms,
-                previous,
-                hashed,
-                rows.key(receipt.scope),
-                rows.pack(receipt.tags, receipt.body),
-            ),
-        )
-        return link
+            if not moved.rowcount:
+                raise StoreUnavailable(f"store {self._path}: the head of its chain is gone")
 
     def _chain_row(self, connection: sqlite3.Connection, columns: str) -> Any:
         row = connection.execute(f"SELECT {columns} FROM chain").fetchone()
