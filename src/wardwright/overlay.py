@@ -72,8 +72,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """All of it at one time. Replaced whole, so that a request sees one state."""
+    """All of it at one time. Replaced whole, so that a request sees one state, and two threads that read the store at once
+    cannot leave a mixture."""
 
+    stops: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    """Names of the rows it was made from."""
     sessions: frozenset[tuple[str | None, str]] = frozenset()
     principals: frozenset[tuple[str | None, str]] = frozenset()
     tools: tuple[tuple[Stop, Callable[[str], bool]], ...] = ()
@@ -96,8 +100,8 @@ class Overlay:
         self._now_ms = now_ms or _system_ms
         self._on_plan = on_plan
         self._every_s = every_s
-        self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._view = _View()
+        self._following = asyncio.Lock()
         self.epoch: int = 0
         """Of the last plan that was handed to `on_plan`, or that the owner started with."""
         self.plan_error = ""
@@ -142,7 +146,7 @@ class Overlay:
 
     def stops(self) -> tuple[Stop, ...]:
         """All stops this process knows, by name."""
-        return tuple(_stop(name) for name in self._names[0])
+        return tuple(_stop(name) for name in self._view.stops)
 
     def switches(self) -> Mapping[str, frozenset[str]]:
         return dict(self._view.off)
@@ -152,37 +156,56 @@ class Overlay:
     def refresh(self) -> PlanEpoch | None:
         """Reads the store once. The current plan when it is not the one of `epoch`, else None."""
         now_ms = self._now_ms()
-        names = (
-            self._store.sealed_names(SCOPE, "stop:", now_ms, MAX_ENTRIES + 1),
-            self._store.sealed_names(SCOPE, "off:", now_ms, MAX_ENTRIES + 1),
-        )
+        stops = self._store.sealed_names(SCOPE, "stop:", now_ms, MAX_ENTRIES + 1)
+        switches = self._store.sealed_names(SCOPE, "off:", now_ms, MAX_ENTRIES + 1)
         current = self._store.plan_epoch()
-        if names != self._names:
-            self._view, self._names = _viewed(names), names
-        return current if current is not None and current.epoch != self.epoch else None
+        view = self._view
+        if stops != view.stops or switches != view.switches:
+            self._view = _viewed(stops, switches)
+        return current if current is not None and current.epoch > self.epoch else None
 
     async def poll(self) -> None:
-        """Follows the store once: stops and switches first, then the plan. An outage leaves everything as it is."""
+        """Follows the store once: stops and switches, then the plan. An outage leaves everything as it is."""
+        current = await self._read()
+        if current is not None:
+            await self._follow(current)
+
+    async def run(self) -> None:
+        """Follows the store until it is cancelled. A plan that takes long to put in force holds up no stop."""
+        following: asyncio.Task[None] | None = None
+        try:
+            while True:
+                current = await self._read()
+                if current is not None and (following is None or following.done()):
+                    following = asyncio.create_task(self._follow(current))
+                await asyncio.sleep(self._every_s)
+        finally:
+            if following is not None:
+                following.cancel()
+
+    async def _read(self) -> PlanEpoch | None:
         try:
             current = await asyncio.to_thread(self.refresh)
         except StoreUnavailable:
             self.failures += 1
-            return
+            return None
         self.failures = 0
-        if current is not None and self._on_plan is not None:
-            # Once per plan, whatever comes of it: what cannot be compiled now will not be a moment later.
+        return current
+
+    async def _follow(self, current: PlanEpoch) -> None:
+        if self._on_plan is None:
+            return
+        async with self._following:
+            if current.epoch <= self.epoch:
+                return
+            # Once per plan, whatever comes of it: what cannot be put in force now will not be a moment later.
             self.epoch = current.epoch
             try:
                 await self._on_plan(current)
                 self.plan_error = ""
-            except WardwrightError as error:
-                self.plan_error = str(error) or error.code
-
-    async def run(self) -> None:
-        """Polls until it is cancelled."""
-        while True:
-            await self.poll()
-            await asyncio.sleep(self._every_s)
+            except Exception as error:  # noqa: BLE001
+                # INVARIANT: a plan that cannot be followed leaves the one before in force, and stops are followed all the same.
+                self.plan_error = str(error) or type(error).__name__
 
     # an operator's actions
 
@@ -284,13 +307,15 @@ def _stop(name: str) -> Stop:
     return Stop(cast("StopKind", kind), value, tenant if border else None)
 
 
-def _viewed(names: tuple[tuple[str, ...], tuple[str, ...]]) -> _View:
-    stops = [_stop(name) for name in names[0]]
+def _viewed(rows: tuple[str, ...], switches: tuple[str, ...]) -> _View:
+    stops = [_stop(name) for name in rows]
     off: dict[str, set[str]] = {}
-    for name in names[1]:
+    for name in switches:
         model, _, tool = name.removeprefix("off:").partition(SEPARATOR)
         off.setdefault(model, set()).add(tool)
     return _View(
+        rows,
+        switches,
         frozenset((stop.tenant, stop.name) for stop in stops if stop.kind == "session"),
         frozenset((stop.tenant, stop.name) for stop in stops if stop.kind == "principal"),
         tuple((stop, compile_glob(stop.name)) for stop in stops if stop.kind == "tool"),

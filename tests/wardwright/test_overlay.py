@@ -192,6 +192,45 @@ def test_a_plan_that_cannot_be_followed_is_told_and_stops_are_still_followed(sto
     assert overlay.plan_error == ""
 
 
+def test_a_plan_that_takes_long_holds_up_no_stop(store: Store) -> None:
+    """While one is being put in force, stops are followed."""
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def on_plan(plan: PlanEpoch) -> None:
+        begun.set()
+        await done.wait()
+
+    async def run() -> bool:
+        following = asyncio.create_task(overlay.run())
+        await begun.wait()
+        other = Overlay(store, now_ms=lambda: NOW)
+        await asyncio.to_thread(other.set_stop, Stop("tool", "shell"), "eve", "", NOW)
+        while overlay.stopped(Caller(), ("shell",)) is None:
+            await asyncio.sleep(0)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        return done.is_set()
+
+    overlay = Overlay(store, now_ms=lambda: NOW, on_plan=on_plan, every_s=0)
+    store.activate("hash", b"source", NOW, 0)
+    assert asyncio.run(asyncio.wait_for(run(), 30)) is False
+
+
+def test_an_older_plan_does_not_come_back(store: Store) -> None:
+    """Whoever started with a newer epoch is not given the one before it."""
+    given: list[int] = []
+
+    async def on_plan(plan: PlanEpoch) -> None:
+        given.append(plan.epoch)
+
+    overlay = Overlay(store, now_ms=lambda: NOW, on_plan=on_plan)
+    store.activate("hash", b"source", NOW, 0)
+    overlay.epoch = 2
+    asyncio.run(overlay.poll())
+
+    assert given == []
+
+
 @pytest.mark.parametrize("name", ["", "x" * 513, "a\x1fb"])
 def test_a_name_that_nothing_can_have_is_refused(overlay: Overlay, name: str) -> None:
     """Empty, endless, or with the border of a scope's key in it."""

@@ -41,7 +41,9 @@ _TENANT: Final[Schema] = {
 
 
 def list_models(ask: Ask) -> Any:
-    return {"models": [_model(ask.gateway, name) for name in ask.gateway.plan.models]}
+    gateway = ask.gateway
+    # The plan may be replaced while it is read: what is in both is told.
+    return {"models": [_model(gateway, name) for name in gateway.plan.models if name in gateway.models]}
 
 
 def show_model(ask: Ask) -> Any:
@@ -56,7 +58,9 @@ def _known(ask: Ask) -> str:
 
 
 def _model(gateway: Gateway, model: str) -> dict[str, Any]:
-    part, settings = gateway.plan.models[model], gateway.models[model]
+    part, settings = gateway.plan.models.get(model), gateway.models.get(model)
+    if part is None or settings is None:
+        raise NotFound(f"There is no model '{model[:80]}' any more.")
     off = gateway.overlay.off(model)
     return {
         "model_id": model,
@@ -96,13 +100,10 @@ def _keys(parameters: Mapping[str, Any] | None) -> list[str]:
 
 def switch_tool(ask: Ask) -> Any:
     model, tool = _known(ask), ask.path["tool"]
-    known = {one.name for one in ask.gateway.models[model].server_tools}
+    settings = ask.gateway.models.get(model)
+    tools = () if settings is None else settings.server_tools
     # A module or a remote server names its tools only when it lives: then the operator's word counts.
-    if (
-        "" not in known
-        and tool not in known
-        and not any(one.engine in ("mcp", "module") for one in ask.gateway.models[model].server_tools)
-    ):
+    if not any(one.name == tool or one.engine in ("mcp", "module") for one in tools):
         raise NotFound(f"'{model}' has no server tool '{tool[:80]}'.")
     enabled: bool = ask.body["enabled"]
     receipt_id = ask.gateway.overlay.set_switch(
@@ -116,7 +117,9 @@ def switch_tool(ask: Ask) -> Any:
 
 def show_artifact(ask: Ask) -> Any:
     model = _known(ask)
-    artifact = _split(ask.gateway)[1][model]
+    artifact = _split(ask.gateway)[1].get(model)
+    if artifact is None:
+        raise NotFound(f"There is no model '{model[:80]}' any more.")
     return {
         "model_id": model,
         "epoch": current_epoch(ask.gateway),

@@ -152,7 +152,9 @@ def release_session(ask: Ask) -> Any:
     for _ in range(_TRIES):
         found = _Session(ask, tenant)
         machines, rules = _named(found, body)
-        changes = dict[RegisterKey, RegisterValue | None](_changes(found, machines, rules, whole="rules" not in body))
+        changes = dict[RegisterKey, RegisterValue | None](
+            _changes(found, machines, rules, whole=not {"rules", "machines"} & body.keys())
+        )
         now_ms = ask.gateway.now_ms()
         receipt_id = receipts.receipt_id(now_ms, os.urandom(10))
         told = {
