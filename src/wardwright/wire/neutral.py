@@ -141,6 +141,9 @@ class Used:
     input: int
     output: int
     cached: int = 0
+    """Of the input, read from a cache."""
+    kept: int = 0
+    """Of the input, written to a cache."""
     reasoning: int = 0
 
 

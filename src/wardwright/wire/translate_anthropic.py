@@ -358,10 +358,9 @@ def read_reply(body: Object) -> Answer:
     answer = Answer(word(body, "id"), word(body, "model"), parts, _FINISHES[stop])
     usage = body.get("usage")
     if isinstance(usage, dict):
-        cached = number(usage, "cache_read_input_tokens")
+        cached, kept = number(usage, "cache_read_input_tokens"), number(usage, "cache_creation_input_tokens")
         # Tokens read from or written to a cache are not among `input_tokens` here; other wires count them in.
-        sent = number(usage, "input_tokens") + cached + number(usage, "cache_creation_input_tokens")
-        answer.used = Used(sent, number(usage, "output_tokens"), cached)
+        answer.used = Used(number(usage, "input_tokens") + cached + kept, number(usage, "output_tokens"), cached, kept)
     return answer
 
 
@@ -382,8 +381,8 @@ def write_reply(answer: Answer) -> Object:
         "stop_reason": "refusal" if _refused(answer) else _STOPS[answer.finish],
         "stop_sequence": None,
         "usage": {
-            "input_tokens": max(used.input - used.cached, 0),
-            "cache_creation_input_tokens": 0,
+            "input_tokens": max(used.input - used.cached - used.kept, 0),
+            "cache_creation_input_tokens": used.kept,
             "cache_read_input_tokens": used.cached,
             "output_tokens": used.output,
         },

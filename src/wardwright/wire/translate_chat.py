@@ -376,6 +376,7 @@ def read_reply(body: Object) -> Answer:
             number(usage, "prompt_tokens"),
             number(usage, "completion_tokens"),
             number(usage, "prompt_tokens_details", "cached_tokens"),
+            number(usage, "prompt_tokens_details", "cache_write_tokens"),
             number(usage, "completion_tokens_details", "reasoning_tokens"),
         )
     return answer
@@ -408,7 +409,7 @@ def write_reply(answer: Answer) -> Object:
             "prompt_tokens": used.input,
             "completion_tokens": used.output,
             "total_tokens": used.input + used.output,
-            "prompt_tokens_details": {"cached_tokens": used.cached},
+            "prompt_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": used.kept},
             "completion_tokens_details": {"reasoning_tokens": used.reasoning},
         }
     return body

@@ -270,7 +270,7 @@ def _written(asked: Asked) -> list[Json]:
 def _message(message: Message, shown: list[Shown]) -> Object:
     said = message.role == "assistant"
     role = "user" if message.role == "tool" else message.role
-    if len(shown) == 1 and isinstance(shown[0], Words) and not shown[0].refusal and (message.plain or not said):
+    if len(shown) == 1 and isinstance(shown[0], Words) and not shown[0].refusal:
         return {"role": role, "content": shown[0].text}
     return {"type": "message", "role": role, "content": [_part(part, said) for part in shown]}
 
@@ -279,7 +279,8 @@ def _part(part: Shown, said: bool) -> Object:
     if isinstance(part, Words):
         if part.refusal:
             return {"type": "refusal", "refusal": part.text}
-        return {"type": "output_text" if said else "input_text", "text": part.text}
+        spoken: Object = {"type": "output_text", "text": part.text, "annotations": []}
+        return spoken if said else {"type": "input_text", "text": part.text}
     if isinstance(part, Picture):
         return {"type": "input_image", "image_url": part.url, "detail": part.detail or "auto"}
     return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": part.data}
@@ -357,6 +358,7 @@ def read_reply(body: Object) -> Answer:
             number(usage, "input_tokens"),
             number(usage, "output_tokens"),
             number(usage, "input_tokens_details", "cached_tokens"),
+            number(usage, "input_tokens_details", "cache_write_tokens"),
             number(usage, "output_tokens_details", "reasoning_tokens"),
         )
     return answer
@@ -390,7 +392,7 @@ def write_reply(answer: Answer) -> Object:
 
     for part in answer.parts:
         if isinstance(part, Words):
-            said.append({**_part(part, True), "annotations": []} if not part.refusal else _part(part, True))
+            said.append(_part(part, True))
             continue
         end_message()
         if isinstance(part, Thought):
@@ -417,7 +419,7 @@ def write_reply(answer: Answer) -> Object:
         if used is None
         else {
             "input_tokens": used.input,
-            "input_tokens_details": {"cached_tokens": used.cached},
+            "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": used.kept},
             "output_tokens": used.output,
             "output_tokens_details": {"reasoning_tokens": used.reasoning},
             "total_tokens": used.input + used.output,
