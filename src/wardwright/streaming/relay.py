@@ -93,8 +93,10 @@ class Relay(ABC):
         return self._assembler.errors
 
     def body(self) -> dict[str, Any]:
-        """The current upstream reply as it would have come in one piece."""
-        return self._assembler.body()
+        """The current upstream reply as it would have come in one piece; the caller's own to change."""
+        body = copied(self._assembler.body())
+        assert isinstance(body, dict)
+        return body
 
     def turn(self) -> Turn:
         """What the policy reads of the current upstream reply."""
@@ -141,10 +143,12 @@ class Relay(ABC):
         return self._given()
 
     def restart(self) -> None:
-        """Forgets the current upstream reply, of which nothing was passed on: another takes its place."""
+        """Forgets the current upstream reply, of which nothing was passed on, whole or broken: another takes its place."""
+        if self._over:
+            raise WireError("the message has ended, so no other reply takes its place")
         if self._given_now:
             raise ValueError("the client has a part of this reply; it can be gone on with or refused, not replaced")
-        self._going()
+        self._broken = False
         if self._first:
             self._begin()
         self._again()
@@ -231,17 +235,14 @@ class Relay(ABC):
         whole = self._parsed(said)
         body = self._held(said)
         held = whole if body is said else self._parsed(body)
-        edits = edit.of(self.wire)
         rulings = {ruling.item: ruling for ruling in calls}
         theirs = _calls(whole)
         ours = _calls(held)
         if len(ours) != len(theirs):
             raise WireError("a call was not held")
-        if change is not None:
-            # Words that pass before they are judged are no items, so items differ by what was passed alone.
-            first = len(whole.items) - len(held.items)
-            edits.rewrite(body, _shifted(change, first))
-            ours = _calls(self._parsed(body))
+        if change is not None and len(held.items) < len(whole.items):
+            # Where text is held none was passed, so no text stands on both sides of the cut: numbers differ by what was passed.
+            change = _shifted(change, len(whole.items) - len(held.items))
         left: list[CallRuling] = []
         for item, before in zip(ours, theirs, strict=True):
             ruling = rulings.get(before)
@@ -251,7 +252,7 @@ class Relay(ABC):
                 left.append(CallRuling(item, call_id, call_id, name, "deny_call"))
             else:
                 left.append(ruling if ruling.item == item else replace(ruling, item=item))
-        edits.keep_calls(body, left)
+        edit.of(self.wire).keep_calls(body, left, change=change)
         return body
 
     @abstractmethod

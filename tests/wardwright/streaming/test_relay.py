@@ -239,6 +239,31 @@ def test_a_reply_that_failed_can_be_replaced(wire: Wire, hold_text: bool) -> Non
 
 
 @EVERY_WIRE
+def test_a_reply_that_could_not_be_read_can_be_replaced(wire: Wire) -> None:
+    """A bad event ends the reply it stands in, not the answer."""
+    _, _, data = streams(wire, 1)[0]
+    one, other = relay(wire, False), relay(wire, False)
+    with pytest.raises(WireError):
+        one.feed(b"data: {\n\n")
+    one.restart()
+    assert fed(one, data) + one.release(rulings(one.turn())) == fed(other, data) + other.release(rulings(other.turn()))
+    with pytest.raises(WireError, match="has ended"):
+        one.restart()
+
+
+@EVERY_WIRE
+@HOLDS
+def test_the_body_that_is_given_out_is_a_copy(wire: Wire, hold_text: bool) -> None:
+    """Whoever edits the reply to ask again changes nothing of what the client is given."""
+    edits = edit.of(wire.name)  # type: ignore[arg-type]
+    for _, _, data in streams(wire, 30):
+        one, other = relay(wire, hold_text), relay(wire, hold_text)
+        out, expected = fed(one, data), fed(other, data)
+        edits.keep_calls(one.body(), rulings(one.turn(), prefix="again_"))
+        assert out + one.release(rulings(one.turn())) == expected + other.release(rulings(other.turn()))
+
+
+@EVERY_WIRE
 def test_after_a_bad_event_nothing_is_released(wire: Wire) -> None:
     """A reply with an event that nobody could read is not whole, whatever follows it."""
     _, _, data = streams(wire, 1)[0]
