@@ -533,7 +533,10 @@ class Exchange:
         wire = upstream.wire_for(inbound.wire)
         if wire != inbound.wire:
             request = translate.request(request, inbound.wire, wire)
-        renamed = upstream.ids(_call_ids(turn))
+        names = _call_ids(turn)
+        names += [call.id for one in self.splices for call in one.calls]
+        names += [answer.call_id for one in self.rounds for answer in one.answers.values()]
+        renamed = upstream.ids(names)
         if renamed:
             edit.of(wire).rename_ids(request, renamed)
         edit.of(wire).set_model(request, target.upstream_model or target.model)

@@ -1,14 +1,18 @@
-"""Words that a rule changes are changed wherever they reach the caller: whole or streamed, in every round, held or not."""
+"""Words that a rule changes are changed wherever they reach the caller: whole or streamed, in every round, held or not.
+
+And ids that a provider would refuse are other ones wherever they reach it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+import orjson
 import pytest
 
 from wardwright.wire.turn import WireName
 
-from .gateway_fixture import PATH, Running, asked, called, running, said
+from .gateway_fixture import PATH, Running, asked, called, goes_on, running, said
 from .test_exchange import WIRES, decide, read
 
 CONFIG = """
@@ -87,5 +91,38 @@ def test_no_denied_call_passes_when_the_words_before_it_are_emptied(
         assert answer.status == 200, answer.body
         assert called(wire, read(wire, answer, stream)) == ["c1"]
         assert b"wipe" not in answer.body
+
+    running(tmp_path, CONFIG, story)
+
+
+def other_ids(call_ids: Iterable[str]) -> dict[str, str]:
+    return {one: f"fits_{one}" for one in call_ids if not one.startswith("fits_")}
+
+
+def test_ids_of_calls_that_were_put_back_fit_the_provider_too(tmp_path: Path, wire: WireName) -> None:
+    """G24, G27: the spliced call and its result have other ids like their siblings."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.ids = other_ids
+        body = asked(wire, "hi", ["look", "wipe"])
+        gateway.provider.replies = [said(wire, "", ("c1", "look", {}), ("c2", "wipe", {})), said(wire, "Done.")]
+        answer = await gateway.post(PATH[wire], body, session="s")
+        following = goes_on(wire, body, read(wire, answer, False), {"c1": "seen"})
+        assert (await gateway.post(PATH[wire], following, session="s")).status == 200
+        sent = orjson.dumps(gateway.provider.sent[-1])
+        assert [sent.count(f'"{name}"'.encode()) for name in ("fits_c1", "fits_c2", "c1", "c2")] == [2, 2, 0, 0]
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_ids_of_an_earlier_round_fit_the_provider_too(tmp_path: Path, wire: WireName) -> None:
+    """G24, G41: another provider may be asked in the next round."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.ids = other_ids
+        gateway.provider.replies = [said(wire, "", ("c1", "wipe", {})), said(wire, "Done.")]
+        assert (await gateway.post(PATH[wire], asked(wire, "hi", ["wipe"]))).status == 200
+        sent = orjson.dumps(gateway.provider.sent[-1])
+        assert [sent.count(f'"{name}"'.encode()) for name in ("fits_c1", "c1")] == [2, 0]
 
     running(tmp_path, CONFIG, story)
