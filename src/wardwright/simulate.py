@@ -21,6 +21,7 @@ from wardwright.policy.compile import ModelPlan, Plan, RuleSet
 from wardwright.policy.rules import AllowedTools, Rule, Ruling
 from wardwright.receipts import Judged, Outcome, Receipt
 from wardwright.wire import anthropic, chat_completions, mcp, responses
+from wardwright.wire.body import write
 from wardwright.wire.turn import (
     Caller,
     CallItem,
@@ -243,7 +244,7 @@ def _call(call: Any) -> Any:
         return cast("Any", call)
     arguments: Any = fields.get("arguments", {})
     if not isinstance(arguments, str):
-        arguments = orjson.dumps(arguments).decode()
+        arguments = write(arguments).decode()
     return {
         "id": fields.get("id", ""),
         "type": "function",

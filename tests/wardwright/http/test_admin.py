@@ -159,6 +159,7 @@ def test_what_cannot_be_asked_is_told(
         (b"", 400, "This cannot be used: missing 'transcript'."),
         (b'{"transcript": [], "surfac": 1}', 400, "This cannot be used: unknown 'surfac'."),
         (b'{"transcript": [{"role": "prophet"}]}', 400, None),
+        (b'{"transcript": [{"role": "assistant", "tool_calls": [{"name": "x", "arguments": ' + b"[" * 900 + b"]" * 900 + b"}]}]}", 400, "nested too deeply, or not JSON"),
         (b'{"transcript": [], "source": "governance: [{kind: nothing}]\\n"}', 422, "The plan has 1 problem; nothing was changed."),
         (b'{"transcript": [], "session_id": "unheard-of"}', 404, "There is no session 'unheard-of' in the store."),
         (b'{"transcript": [], "source": "models: [{model_id: a}, {model_id: b}]\\n", "model": "c"}', 400, "The plan has no model 'c'. Known: a, b."),
