@@ -232,6 +232,27 @@ def test_settings_are_carried_under_the_other_names(source: WireName, to: WireNa
     assert {key: written[key] for key in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [("", {}), ("null", {}), ('{"a": 1}', {"a": 1}), ("[1]", {"arguments": [1]}), ('{"cut', {"arguments": '{"cut'})],
+)
+def test_arguments_that_are_no_object_stand_in_one(written: str, given: dict[str, Any]) -> None:
+    """Messages knows only objects; what a model wrote instead is not lost."""
+    call = {"id": "c", "type": "function", "function": {"name": "n", "arguments": written}}
+    message: Any = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body: Any = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    content: Any = translate.reply(body, "chat_completions", "anthropic")["content"]
+    assert content[0]["input"] == given
+
+
+def test_a_single_text_is_a_string_in_chat_completions() -> None:
+    """Many servers of this form know no parts in what the system says and what a tool answers."""
+    result: Any = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "b"}]}
+    body: Any = {"system": [{"type": "text", "text": "a"}], "messages": [{"role": "user", "content": [result]}]}
+    messages: Any = translate.request(body, "anthropic", "chat_completions")["messages"]
+    assert [message["content"] for message in messages] == ["a", "b"]
+
+
 def test_messages_gets_the_limit_that_it_demands() -> None:
     """Messages has no request without a limit; other wires have."""
     for source in ("chat_completions", "responses"):

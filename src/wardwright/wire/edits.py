@@ -251,6 +251,8 @@ def parsed_arguments(arguments: str) -> Object:
         given = cast("Json", orjson.loads(arguments)) if arguments else {}
     except orjson.JSONDecodeError:
         given = arguments
+    if given is None:  # how some models write that there are none
+        return {}
     return given if isinstance(given, dict) else {"arguments": given}
 
 

@@ -268,7 +268,7 @@ def _written(asked: Asked) -> list[Json]:
         if results and not shown:
             continue
         written: Object = {"role": message.role, "content": None}
-        if len(shown) == 1 and isinstance(shown[0], Words) and (message.plain or message.role == "assistant"):
+        if len(shown) == 1 and isinstance(shown[0], Words):  # some servers know no other form
             written["refusal" if shown[0].refusal else "content"] = shown[0].text
         elif shown:
             written["content"] = [_part(part) for part in shown]
@@ -286,7 +286,9 @@ def _result(result: Result) -> Json:
     for part in result.content:
         if not isinstance(part, Words):
             raise lost("a picture or file in the result of a tool", NAME)
-    return [_part(part) for part in result.content] or ""
+    if len(result.content) <= 1:
+        return "".join(texts(result.content))
+    return [_part(part) for part in result.content]
 
 
 def _part(part: Shown) -> Object:
