@@ -40,7 +40,7 @@ from wardwright.providers import Client
 from wardwright.providers.url import parse_url
 from wardwright.receipts import Judged, Outcome
 from wardwright.wire import mcp
-from wardwright.wire.body import read_any
+from wardwright.wire.body import read_any, write
 from wardwright.wire.mcp import Asked, Message, MessageId
 from wardwright.wire.refusal import Refusal, RefusalKind
 from wardwright.wire.sse import EventReader
@@ -444,12 +444,14 @@ class _Visit:
             url = parse_url(self.server.url)
             headers = [("accept", "application/json, text/event-stream"), ("content-type", "application/json")]
             headers += [*self.sent.items(), *self._mirrors(value or {})]
-            body = b"" if value is None else orjson.dumps(value)
+            body = b"" if value is None else write(value)
             for header, name in self.server.headers_env.items():
                 if name not in self.service.environ:
                     raise ProviderFailed("connect", f"the environment variable {name} is not set")
                 headers.append((header, self.service.environ[name]))
             return await self.service.client.request(method, url, headers, body, timeout=TIMEOUT_S, idle=IDLE_S)
+        except WireError:
+            raise
         except ValueError as error:
             raise ProviderFailed("connect", str(error)) from None
 
@@ -799,18 +801,22 @@ def _refused(told: _Http) -> Response:
 
 
 def _json(value: Any, visit: _Visit) -> Response:
-    return Response(orjson.dumps(value), 200, {**_FIXED, **visit.headers(), "content-type": "application/json"})
+    try:
+        body = write(value)
+    except WireError as error:
+        raise _Http(502, UPSTREAM, f"The MCP server '{visit.server.name}' failed: {error}") from None
+    return Response(body, 200, {**_FIXED, **visit.headers(), "content-type": "application/json"})
 
 
 async def _events(first: Object, rest: AsyncIterator[tuple[Object, bool]]) -> AsyncIterator[bytes]:
-    yield _event(first)
     try:
+        yield _event(first)
         async for answer, _ in rest:
             yield _event(answer)
     except WardwrightError as error:
         # Headers are out: the stream ends with an error that answers nothing.
-        yield _event(_error(None, UNAVAILABLE, f"Nothing passes while the policy engine cannot rule: {error}"))
+        yield _event(_error(None, UNAVAILABLE, f"This was cut short: {error}"))
 
 
 def _event(value: Object) -> bytes:
-    return b"event: message\ndata: " + orjson.dumps(value) + b"\n\n"
+    return b"event: message\ndata: " + write(value) + b"\n\n"

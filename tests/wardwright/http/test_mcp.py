@@ -282,6 +282,12 @@ def test_a_server_that_fails_is_told_and_recorded(running: Running) -> None:
         (Canned(200, "application/json", [b"{}"]), None),
         (events({"jsonrpc": "2.0", "method": "notifications/progress"}), "it ended without an answer"),
         (events({"jsonrpc": "2.0", "id": 9, "method": "sampling/createMessage"}), None),
+        (
+            Canned(
+                200, "application/json", [b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":' * 300 + b"1" + b"}" * 301]
+            ),
+            None,
+        ),
         (text("x", contents=[]) | {"content": [{"type": "hologram"}]}, None),
     ],
 )
@@ -298,6 +304,14 @@ def test_an_answer_that_cannot_be_read_does_not_pass(running: Running, said: Any
 
 def streamed(answer: Answer) -> list[Any]:
     return [orjson.loads(one.split(b"data: ")[1]) for one in answer.body.split(b"\n\n") if one]
+
+
+def test_an_answer_that_nests_too_deeply_is_not_passed_on(running: Running) -> None:
+    """Where nothing is judged, it still cannot be written again."""
+    nested = b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":' * 300 + b"1" + b"}" * 301
+    running.server.say = lambda message: Canned(200, "application/json", [nested])
+
+    assert running.post(asking("ping")).status == 502
 
 
 def test_progress_passes_while_the_result_waits_for_its_judge(running: Running) -> None:
@@ -497,6 +511,10 @@ def test_arguments_are_checked_against_what_the_server_declares(tmp_path: Path) 
 # the door
 
 
+def deep(start: bytes) -> bytes:
+    return start + b'{"a":' * 400 + b"1" + b"}" * 402
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "headers", "status"),
     [
@@ -512,6 +530,14 @@ def test_arguments_are_checked_against_what_the_server_declares(tmp_path: Path) 
         ("POST", "/mcp/files", asking("ping"), {"content_type": "text/plain"}, 415),
         ("POST", "/mcp/files", asking("ping"), {"mcp_session_id": "a b"}, 400),
         ("POST", "/mcp/files", b"[" + b" " * 9_000_000 + b"]", {}, 413),
+        (
+            "POST",
+            "/mcp/files",
+            deep(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","arguments":'),
+            {},
+            400,
+        ),
+        ("POST", "/mcp/files", deep(b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"_meta":'), {}, 400),
     ],
 )
 def test_what_is_no_message_goes_nowhere(
