@@ -43,7 +43,7 @@ def meet(behave: Behaviour, scenario: Scenario, *, uv: bool = False, **options: 
     """Lets a client and a server meet; gives the server, for what it saw."""
 
     async def run() -> Loopback:
-        async with Loopback(behave) as server, _client(**options) as client:
+        async with Loopback(behave) as server, _client(**options) as client, asyncio.timeout(20.0):
             await scenario(client, server)
             return server
 
@@ -51,7 +51,7 @@ def meet(behave: Behaviour, scenario: Scenario, *, uv: bool = False, **options: 
 
 
 async def ask(client: Client, server: Loopback, body: bytes = b"{}", **times: Any) -> NetworkResponse:
-    return await client.request("POST", server.url, [("x-test", "1")], body, **{"timeout": 20.0, "idle": 20.0} | times)
+    return await client.request("POST", server.url, [("x-test", "1")], body, **{"timeout": 60.0, "idle": 60.0} | times)
 
 
 async def told(client: Client, server: Loopback, body: bytes = b"{}", **times: Any) -> bytes:
@@ -452,6 +452,26 @@ def test_a_body_without_length_ends_with_its_connection() -> None:
     meet(behave, scenario)
 
 
+def test_a_body_without_length_that_is_reset_is_no_body() -> None:
+    """Only an orderly end of the connection ends such a body."""
+    enough = asyncio.Event()
+
+    async def behave(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(b"HTTP/1.1 200 OK\r\n\r\n", b"ab")
+        await enough.wait()
+        talk.reset()
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        pieces = (await ask(client, server)).chunks()
+        assert await anext(pieces) == b"ab"
+        enough.set()
+        with pytest.raises(ProviderFailed, match=r"^the connection broke in the middle of the provider's answer$"):
+            await anext(pieces)
+
+    meet(behave, scenario)
+
+
 def test_an_answer_without_body_is_whole_at_once() -> None:
     """204 has no body, and the connection is kept."""
 
@@ -536,6 +556,45 @@ def test_a_body_can_be_hurried() -> None:
             await response.read(100)
 
     meet(behave, scenario)
+
+
+def test_a_header_without_end_is_bounded() -> None:
+    """C3: a single header that goes on and on is given up."""
+
+    async def behave(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(b"HTTP/1.1 200 OK\r\nx: ")
+        while not talk.writer.is_closing():
+            await talk.say(b"y" * 8192)
+
+    assert str(fails(behave)) == "the headers of the provider's answer are longer than 65536 bytes"
+
+
+def test_headers_are_counted_anew_for_each_answer() -> None:
+    """C3: a connection that has carried many answers is as good as a new one."""
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        for _ in range(40):
+            assert await told(client, server) == b"ok"
+
+    said = b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2000
+    assert meet(always(said, b"\r\ncontent-length: 2\r\n\r\nok"), scenario).connections == 1
+
+
+def test_a_connection_that_was_paused_at_the_end_reads_on() -> None:
+    """C3: an answer that fills the buffer with its last byte leaves a connection that works."""
+    total = HIGH_WATER + 1
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        for _ in range(2):
+            response = await ask(client, server)
+            whole = asyncio.Event()
+            response.watch(lambda _end, whole=whole: whole.set())
+            await whole.wait()
+            assert len(await response.read(total)) == total
+
+    said = (b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % total, b"z" * HIGH_WATER, b"z")
+    assert meet(always(*said), scenario).connections == 1
 
 
 def test_long_headers_in_many_pieces_are_read() -> None:
@@ -800,11 +859,12 @@ def test_an_answer_before_the_request_was_sent_is_an_answer() -> None:
 
 def test_a_dropped_pool_keeps_nothing_but_ends_what_it_began() -> None:
     """After a change of config the old connections end with their answers."""
-    gone = asyncio.Event()
+    dropped, gone = asyncio.Event(), asyncio.Event()
 
     async def behave(talk: Talk) -> None:
         await talk.asked()
         await talk.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
+        await dropped.wait()
         await talk.say(b"ok")
         await talk.closed()
         gone.set()
@@ -813,6 +873,7 @@ def test_a_dropped_pool_keeps_nothing_but_ends_what_it_began() -> None:
         pool = client.pool(server.url)
         response = await pool.request("POST", "/", b"", b"", timeout=20.0, idle=20.0)
         client.drop(pool)
+        dropped.set()
         assert await response.read(10) == b"ok"
         await gone.wait()
 

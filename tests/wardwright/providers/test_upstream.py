@@ -479,6 +479,42 @@ def test_a_callers_deadline_does_not_open_the_breaker() -> None:
     meet(behave, scenario, BREAKER)
 
 
+def test_a_deadline_within_an_answer_does_not_open_the_breaker() -> None:
+    """An answer that is longer than a caller can wait for is no failure of the provider."""
+
+    async def behave(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", b"a")
+        await talk.closed()
+
+    async def scenario(upstream: Upstream, _server: Loopback) -> None:
+        for _ in range(3):
+            deadline = asyncio.get_running_loop().time() + 0.02
+            assert (await failing(upstream, deadline=deadline)).kind == "timeout"
+        assert not upstream.blocked("m")
+
+    meet(behave, scenario, BREAKER)
+
+
+def test_full_pools_do_not_open_the_breaker() -> None:
+    """Too many requests at once are our affair."""
+
+    async def behave(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")
+        await talk.closed()
+
+    async def scenario(upstream: Upstream, _server: Loopback) -> None:
+        first = await upstream.send("chat_completions", b"{}", stream=True, model="m")
+        for _ in range(3):
+            deadline = asyncio.get_running_loop().time() + 0.02
+            assert (await failing(upstream, deadline=deadline)).kind == "busy"
+        assert not upstream.blocked("m")
+        first.close()
+
+    meet(behave, scenario, f"{BREAKER}, max_connections: 1")
+
+
 def test_a_cancelled_trial_leaves_the_next_one_a_try() -> None:
     """A caller who hangs up while the provider is tried does not keep it out."""
     asked = asyncio.Event()
