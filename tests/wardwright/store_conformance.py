@@ -174,6 +174,14 @@ class StoreConformance(ABC):
         assert dict(loaded.registers) == {("rule", "sub"): (1, "two", 3.5, True, None)}
         assert dict(loaded.ledger) == {"c:1": entry}
 
+    def test_every_field_of_a_head_is_kept(self, store: Store) -> None:
+        """None is lost, and none is taken for another."""
+        made: dict[type, Callable[[int], Any]] = {int: lambda n: n, str: str, tuple: lambda n: (str(n), "é")}
+        head = Head(*(made[type(empty)](place + 100) for place, empty in enumerate(Head())))
+        store.commit(delta(change(session(), head=head)))
+
+        assert state(store).head == head
+
     def test_only_the_wanted_ledger_entries_are_loaded(self, store: Store) -> None:
         """A long ledger costs nothing that a gate does not ask for; what it asks is told by the head."""
         entries = {f"c:{number}": LedgerEntry("passed", "t", "d", number) for number in range(50)}

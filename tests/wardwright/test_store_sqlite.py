@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from wardwright.errors import StoreUnavailable
+from wardwright.history import Head
 from wardwright.store import Commit, ReceiptQuery, SqliteStore, Store, open_store, verify
 
 from .store_conformance import StoreConformance, admin, change, delta, everything, fill, row, session, state
@@ -144,6 +145,14 @@ def test_another_program_s_database_is_refused(path: Path) -> None:
 
     with pytest.raises(StoreUnavailable, match="belongs to another program"):
         SqliteStore(path)
+
+
+def test_a_head_of_the_first_stores_is_read(store: SqliteStore, path: Path) -> None:
+    """They wrote the fields by name and left out what was as in an empty head."""
+    store.commit(delta(change(session())))
+    TestSqlite().run(str(path), """UPDATE cell SET value = '[1000,{"turn":3,"last_ids":["a"]}]' WHERE name = x'00'""")
+
+    assert state(store).head == Head(turn=3, last_ids=("a",))
 
 
 def test_a_scope_without_its_head_is_an_outage(store: SqliteStore, path: Path) -> None:

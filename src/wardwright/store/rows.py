@@ -10,7 +10,8 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, cast
 
 import orjson
 from immutables import Map
@@ -20,7 +21,6 @@ from wardwright.errors import StoreUnavailable
 from wardwright.history import (
     EMPTY_LEDGER,
     EMPTY_REGISTERS,
-    EMPTY_SCOPE,
     ChainLink,
     Head,
     LedgerEntry,
@@ -76,6 +76,36 @@ _DICTIONARY: Final = (
 """What receipts have in common. CAUTION: it is part of the format; a change needs a new first byte, and this one kept for reading."""
 _DEFLATER: Final = zlib.compressobj(2, zlib.DEFLATED, _WINDOW, 6, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
 """Knows the dictionary already; a copy is cheaper than a new one. Little memory, for the processor's cache."""
+
+
+_HEAD: Final[tuple[str, ...]] = (
+    "turn",
+    "event",
+    "prefix_length",
+    "prefix_digest",
+    "text_rules",
+    "text_hits",
+    "surface_digest",
+    "phase",
+    "repairing",
+    "last_ids",
+    "bundles",
+    "since_ms",
+    "plan_hash",
+    "plan_since_ms",
+    "user_turns",
+    "last_digest",
+    "news_from",
+    "news_turn",
+    "asked_turn",
+    "changed",
+    "spoken",
+    "words_from",
+)
+"""The fields of a head in the order they are written. CAUTION: it is part of the format; new ones go to its end."""
+if set(_HEAD) != set(Head._fields):
+    raise TypeError("a head has fields that no store would keep")
+_head_values: Final[Callable[[Head], tuple[Any, ...]]] = itemgetter(*map(Head._fields.index, _HEAD))
 
 
 def key(text: str) -> bytes:
@@ -151,28 +181,32 @@ def scope_columns(change: ScopeDelta) -> ScopeColumns:
         else:
             registers.append((key(rule), key(sub), dump(value)))
     ledger: list[tuple[bytes, int | None, bytes]] = []
-    if change.ledger:
-        tenant = tenant_of(change.scope)
-        for name, entry in change.ledger.items():
-            found = call_hash(tenant, name[2:]) if entry.status != "observed" and name.startswith("c:") else None
-            ledger.append((key(name), found, dump(list(entry))))
+    for name, entry in change.ledger.items():
+        ledger.append((key(name), ruled_call(change.scope, name, entry), dump([*entry])))
     return ScopeColumns(key(change.scope), registers, removed, ledger)
 
 
+def ruled_call(scope: str, name: str, entry: LedgerEntry) -> int | None:
+    """The hash by which `sessions_of` finds the call of this entry; None for what it must not find."""
+    if entry.status == "observed" or not name.startswith("c:"):
+        return None
+    return call_hash(tenant_of(scope), name[2:])
+
+
 def dump_head(at_ms: int, head: Head) -> bytes:
-    """A scope's head, with the time it was written. What is as in an empty head goes without saying."""
-    changed = {
-        name: value for name, value, empty in zip(Head._fields, head, EMPTY_SCOPE.head, strict=True) if value != empty
-    }
-    return dump([at_ms, changed])
+    """A scope's head, behind the time it was written."""
+    return dump([at_ms, *_head_values(head)])
 
 
 def load_head(column: bytes) -> tuple[int, Head]:
     """What cannot be read is an outage."""
     try:
-        at_ms, head = load(column)
-        return at_ms, history.load_head(head)
-    except (ValueError, TypeError, AttributeError) as error:
+        values: list[Any] = load(column)
+        if isinstance(values[1], dict):
+            # The first stores named the fields.
+            return values[0], history.load_head(cast("dict[str, Any]", values[1]))
+        return values[0], history.load_head(dict(zip(_HEAD, values[1:], strict=False)))
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
         raise StoreUnavailable(f"a scope cannot be read: {error}") from error
 
 
@@ -198,8 +232,8 @@ def scope_state(
 def pack(tags: Tags, body: bytes) -> bytes:
     """Tags and body of a receipt in one column; together they deflate to less than the body alone would with tags beside it."""
     deflater = _DEFLATER.copy()
-    start = deflater.compress(dump([f"{name}={value}" for name, value in tags]) + b"\n" + body)
-    return _DEFLATED + start + deflater.flush()
+    start = deflater.compress(b"%b\n%b" % (dump([f"{name}={value}" for name, value in tags]), body))
+    return b"%b%b%b" % (_DEFLATED, start, deflater.flush())
 
 
 def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -157,7 +158,7 @@ class _Batch:
     def flush(self, connection: sqlite3.Connection) -> None:
         if self.cells:
             connection.executemany(
-                "INSERT INTO cell VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number, value = excluded.value",
+                "INSERT OR REPLACE INTO cell VALUES (?, ?, ?, ?)",
                 self.cells,
             )
             self.cells = []
@@ -488,26 +489,29 @@ class SqliteStore:
         """What a commit that stands will write. Rare things are written at once."""
         at_ms = commit.delta.at_ms
         for change, found in zip(commit.delta.scopes, numbers, strict=True):
-            columns = rows.scope_columns(change)
-            number, cells = found, batch.cells
+            scope, number = change.scope, found
             if number is None:
-                number = cast("int", connection.execute(_NEW_SCOPE, (columns.scope,)).lastrowid)
+                number = cast("int", connection.execute(_NEW_SCOPE, (rows.key(scope),)).lastrowid)
             version = change.base_version + 1
-            batch.places[change.scope] = (number, version)
+            batch.places[scope] = (number, version)
+            cells = batch.cells
             cells.append((number, _HEAD, version, rows.dump_head(at_ms, change.head)))
-            for rule, sub, value in columns.registers:
-                cells.append((number, _register_name(rule, sub), None, value))
-            for name, call, entry in columns.ledger:
-                cells.append((number, _LEDGER + name, call, entry))
+            removed: list[tuple[int, bytes]] = []
+            for (rule, sub), value in change.registers.items():
+                name = _register_name(rule) + rows.key(sub)
+                if value is None:
+                    removed.append((number, name))
+                else:
+                    cells.append((number, name, None, rows.dump(value)))
+            for name, entry in change.ledger.items():
+                call = rows.ruled_call(scope, name, entry)
+                cells.append((number, _LEDGER + rows.key(name), call, rows.dump([*entry])))
                 if call is not None:
                     batch.calls.append((call, number))
-            if columns.removed:
+            if removed:
                 # A later commit may set it again, an earlier one may have set it: the order must stay.
                 batch.flush(connection)
-                connection.executemany(
-                    "DELETE FROM cell WHERE scope = ? AND name = ?",
-                    [(number, _register_name(rule, sub)) for rule, sub in columns.removed],
-                )
+                connection.executemany("DELETE FROM cell WHERE scope = ? AND name = ?", removed)
         for scope, name in commit.unseal:
             connection.execute("DELETE FROM sealed WHERE scope = ? AND name = ?", (rows.key(scope), rows.key(name)))
         for row in commit.seal:
@@ -954,8 +958,11 @@ class SqliteStore:
             os.close(file)
 
 
-def _register_name(rule: bytes, sub: bytes) -> bytes:
-    return _REGISTER + len(rule).to_bytes(4, "big") + rule + sub
+@lru_cache(maxsize=4_096)
+def _register_name(rule: str) -> bytes:
+    """How the names of a rule's registers begin."""
+    plain = rows.key(rule)
+    return _REGISTER + len(plain).to_bytes(4, "big") + plain
 
 
 def _register_key(name: bytes) -> tuple[bytes, bytes]:
