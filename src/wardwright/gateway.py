@@ -6,10 +6,8 @@ It gives the ruling and the delta; who serves commits the delta before anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import filterfalse
-from operator import attrgetter
 from typing import cast
 
 from wardwright.errors import GovernanceUnavailable, WardwrightError
@@ -26,7 +24,6 @@ from wardwright.history import (
     ScopeKind,
     scope_key,
 )
-from wardwright.history.ledger import make_head
 from wardwright.history.observer import MAX_PINNED
 from wardwright.history.requests import (
     BOUND_BY_REPLY,
@@ -35,8 +32,8 @@ from wardwright.history.requests import (
     MAX_NAME,
     MAX_STRIPPED,
     REQUESTS,
+    RequestRecord,
     capped,
-    make_record,
     put,
 )
 from wardwright.policy.arbitrate import arbitrate, transformed
@@ -50,8 +47,6 @@ JUDGED = "judged"
 MAX_LAST_IDS = 64
 """Call ids of a released reply that the next transcript is compared with, to note what it leaves out."""
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
-_repeats: Callable[[ToolFact], bool] = attrgetter("repeat")
-_was_refused: Callable[[LedgerEntry], bool] = attrgetter("refused")
 
 
 def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
@@ -71,8 +66,9 @@ def govern(plan: Plan, registers: Registers, turn: Turn, now: int) -> tuple[Ruli
     """Rules on one turn at one gate. Reads nothing but its arguments and changes none of them."""
     try:
         part = model_plan(plan, turn)
-        session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
-        return _decide(part, registers, turn, part.observer.observe(turn, session, registers.key), now)
+        key = scope_key("session_id", turn.caller)
+        session = registers.scopes.get(key, EMPTY_SCOPE)
+        return _decide(part, registers, turn, part.observer.observe(turn, session, registers.key), now, key)
     except WardwrightError:
         raise
     except Exception as error:
@@ -123,8 +119,10 @@ def judge(
         raise GovernanceUnavailable("The policy engine failed, so nothing passes.") from error
 
 
-def _decide(part: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int) -> tuple[Ruling, Delta]:
-    run = Run(part, registers, turn, observed, now)
+def _decide(
+    part: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int, session_key: str = ""
+) -> tuple[Ruling, Delta]:
+    run = Run(part, registers, turn, observed, now, session_key)
     evaluate(run)
     ruling = arbitrate(run)
     if turn.gate == "request":
@@ -171,7 +169,7 @@ def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
     scopes = (ScopeDelta(session.key, "session_id", session.state.version, head, session.changes, ledger),)
     if len(run.scopes) > 1:
         scopes += tuple(_wider(run, head))
-    return Delta(run.now, scopes, tuple(filterfalse(_repeats, run.observed.facts)))
+    return Delta(run.now, scopes, tuple([fact for fact in run.observed.facts if not fact.repeat]))
 
 
 def _wider(run: Run, head: Head) -> Iterator[ScopeDelta]:
@@ -218,31 +216,29 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
                 spoken=run.issued,
             )
         whole, turn = observed.transcript_digest, old.turn
-        return make_head(
-            (
-                turn,
-                event,
-                len(run.turn.items),
-                whole,
-                run.plan.rules.text_hash,
-                run.text_hits,
-                observed.surface.digest,
-                observed.phase,
-                capped(observed.repairing) if observed.repairing else (),
-                old.last_ids,
-                ruling.bundles,
-                since,
-                plan_hash,
-                plan_since,
-                old.user_turns,
-                whole,
-                observed.news_from,
-                observed.news_turn,
-                turn,
-                _changed(old, observed) if observed.changed or old.changed else (),
-                run.issued,
-                observed.words_from,
-            )
+        return Head(
+            turn,
+            event,
+            len(run.turn.items),
+            whole,
+            run.plan.rules.text_hash,
+            run.text_hits,
+            observed.surface.digest,
+            observed.phase,
+            capped(observed.repairing) if observed.repairing else (),
+            old.last_ids,
+            ruling.bundles,
+            since,
+            plan_hash,
+            plan_since,
+            old.user_turns,
+            whole,
+            observed.news_from,
+            observed.news_turn,
+            turn,
+            _changed(old, observed) if observed.changed or old.changed else (),
+            run.issued,
+            observed.words_from,
         )
     if run.gate == "result":
         return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
@@ -278,21 +274,22 @@ def _changed(old: Head, observed: Observed) -> tuple[str, ...]:
 def _record_request(run: Run, ruling: Ruling) -> None:
     """What the reply to this request will be judged by."""
     session, observed = run.session, run.observed
-    flags = (BOUND_BY_REPLY if session.get(BOUND) is not None else 0) | (CHANGED_TOOLS if observed.changed else 0)
-    record = make_record(
-        (
-            observed.transcript_digest or JUDGED,
-            session.turn,
-            observed.news_from,
-            observed.news_turn,
-            flags,
-            run.words,
-            run.first_word,
-            observed.phase,
-            ruling.bundles,
-            capped(observed.repairing) if observed.repairing else (),
-            _stripped(run, ruling) if ruling.stripped or ruling.withheld_server_tools else (),
-        )
+    # Nothing binds or frees routes at a request, so what was loaded still stands.
+    flags = (BOUND_BY_REPLY if session.registers.get(BOUND) is not None else 0) | (
+        CHANGED_TOOLS if observed.changed else 0
+    )
+    record = RequestRecord(
+        observed.transcript_digest or JUDGED,
+        session.turn,
+        observed.news_from,
+        observed.news_turn,
+        flags,
+        run.words,
+        run.first_word,
+        observed.phase,
+        ruling.bundles,
+        capped(observed.repairing) if observed.repairing else (),
+        _stripped(run, ruling) if ruling.stripped or ruling.withheld_server_tools else (),
     )
     before = observed.before
     if before is not None and before.turn == record.turn:
@@ -403,10 +400,9 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
         return entries
     if not through:
         return {name: entry if entry.refused else entry._replace(refused=True) for name, entry in entries.items()}
-    if any(map(_was_refused, entries.values())):
-        for name, entry in entries.items():
-            if entry.refused:
-                entries[name] = entry._replace(refused=False)
+    for name, entry in entries.items():
+        if entry.refused:
+            entries[name] = entry._replace(refused=False)
     if run.gate == "result":
         for call in ruling.calls:
             name = f"r:{call.call_id}"

@@ -9,9 +9,8 @@ costs more as a scope grows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from immutables import Map
@@ -103,9 +102,6 @@ class Head(NamedTuple):
     words_from: int = 0
     """Where the items of the prefix begin whose words no released reply has answered."""
 
-
-make_head: Final[Callable[[tuple[Any, ...]], Head]] = partial(cast("Any", tuple).__new__, Head)
-"""Makes a head of all its fields, in their order, without a Python call. One is made at every gate."""
 
 EMPTY_LEDGER: Final[Map[str, LedgerEntry]] = Map()
 EMPTY_REGISTERS: Final[Map[RegisterKey, RegisterValue]] = Map()

@@ -259,18 +259,23 @@ def _walk(items: Sequence[Item], key: bytes) -> tuple[list[Word], Sequence[str]]
     """All items as words, and per item the id of the call it is or answers."""
     words: list[Word] = []
     names: list[str] = []
-    called: list[str] = []
+    met: set[str] = set()
+    plain = True
     for item in items:
         if isinstance(item, CallItem):
             call_id = item.id
             words.append(("call", call_id, item.name, item.arguments))
             names.append(call_id)
-            called.append(call_id)
+            if not call_id or call_id in met or len(call_id) > MAX_ID:
+                plain = False
+            met.add(call_id)
         elif isinstance(item, ResultItem):
             call_id = item.call_id
             # The same words cut otherwise read otherwise, here and below.
             words.append(("result", item.is_error, call_id, item.name, item.parts or item.content))
             names.append(call_id)
+            if not call_id or len(call_id) > MAX_ID:
+                plain = False
         elif isinstance(item, TextItem):
             words.append((item.role, item.parts or item.text))
             names.append("-")
@@ -282,10 +287,7 @@ def _walk(items: Sequence[Item], key: bytes) -> tuple[list[Word], Sequence[str]]
             names.append("-")
         else:
             raise TypeError(f"unknown item {type(item).__name__}")
-    # Ids that are there, short, and each of one call alone, name the calls as they are.
-    if "" in names or len(set(called)) != len(called) or max(map(len, names), default=0) > MAX_ID:
-        return words, _names(items, key)
-    return words, names
+    return words, names if plain else _names(items, key)
 
 
 def _tail(items: Sequence[Item]) -> int:
@@ -617,8 +619,9 @@ class Observer:
         unseen = met_passed = False
         learnt, facts = seen.ledger, seen.facts
         repairing: dict[str, ToolFact | None] = {}
-        for index, item, call_id in zip(range(len(items)), items, names, strict=True):
+        for index, item in enumerate(items):
             if isinstance(item, CallItem):
+                call_id = names[index]
                 calls[call_id] = item
                 if index < start:
                     continue
@@ -674,6 +677,7 @@ class Observer:
             elif isinstance(item, ResultItem):
                 if index < start:
                     continue
+                call_id = names[index]
                 since = news_turn if index >= news_from else now + 1
                 call = calls.get(call_id)
                 if call is None:

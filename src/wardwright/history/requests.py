@@ -6,8 +6,6 @@ its transcript. A reply to a request that is no longer known is never guessed at
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from wardwright.errors import GovernanceUnavailable
@@ -53,15 +51,6 @@ class RequestRecord(NamedTuple):
     """Pairs: the raw name of a tool the provider did not see, and the id of the rule that took it away."""
 
 
-make_record: Final[
-    Callable[
-        [tuple[str, int, int, int, int, int, int, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]],
-        RequestRecord,
-    ]
-] = partial(cast("Any", tuple).__new__, RequestRecord)
-"""Makes a record of all its fields without a Python call."""
-
-
 def capped(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of tools that failed, as they are kept: few and short, or one word for all tools."""
     if len(names) > MAX_REPAIRING or any(len(name) > MAX_NAME for name in names):
@@ -90,7 +79,9 @@ def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
 
 def put(value: RegisterValue | None, record: RequestRecord) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
-    packed = _pack(record)
+    *head, bundles, repairing, stripped = record
+    fields = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
+    packed = (len(fields), *fields)
     if value is None:
         return packed
     flat = cast("tuple[Any, ...]", value)
@@ -116,12 +107,6 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
     records = read(value)
     turn = session.head.turn
     return [record for record in records if record.turn == turn] or records[-1:]
-
-
-def _pack(record: RequestRecord) -> RegisterValue:
-    *head, bundles, repairing, stripped = record
-    fields = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
-    return (len(fields), *fields)
 
 
 def _unpack(fields: RegisterValue) -> RequestRecord:

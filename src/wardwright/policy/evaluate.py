@@ -63,7 +63,7 @@ from wardwright.policy.rules import (
     ToolSequence,
 )
 from wardwright.policy.states import Holding, enter, holding, successor
-from wardwright.policy.windows import Position, count, place, push, reached, within, without_last
+from wardwright.policy.windows import Position, count, push, reached, within, without_last
 from wardwright.wire.schema import check_text
 from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn, Usage
 
@@ -112,9 +112,9 @@ class ScopeRun:
         self.kind = kind
         self.key = key
         self.state = state
-        self.registers = state.registers
-        self.turn = state.head.turn
-        self.event = state.head.event
+        _, head, self.registers, _ = state
+        self.turn = head.turn
+        self.event = head.event
         self.changes: dict[RegisterKey, RegisterValue | None] = {}
 
     def get(self, key: RegisterKey) -> RegisterValue | None:
@@ -166,18 +166,21 @@ class Run:
         "words",
     )
 
-    def __init__(self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int) -> None:
+    def __init__(
+        self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int, session_key: str = ""
+    ) -> None:
         self.plan = plan
         self.turn = turn
         self.gate: Gate = turn.gate
         self.observed = observed
         self.now = now
         self.secret = registers.key
-        self.scopes: dict[str, ScopeRun] = {}
-        for kind in plan.scopes:
+        key = session_key or scope_key("session_id", turn.caller)
+        self.session = session = ScopeRun("session_id", key, registers.scopes.get(key, EMPTY_SCOPE))
+        self.scopes: dict[str, ScopeRun] = {"session_id": session}
+        for kind in plan.scopes[1:]:
             key = scope_key(kind, turn.caller)
             self.scopes[kind] = ScopeRun(kind, key, registers.scopes.get(key, EMPTY_SCOPE))
-        self.session = session = self.scopes["session_id"]
         self.findings: list[Finding] = []
         self.notes: list[str] = observed.notes
         self.considered: list[tuple[str, ...]] = [()] * len(observed.facts)
@@ -232,9 +235,12 @@ class Run:
 
     def at(self, scope: ScopeRun, index: int) -> Position:
         """Position of a fact in a scope; a negative index is the end of the gate."""
+        return Position(scope.turn, scope.event + self.counted_up_to(index), self.now)
+
+    def counted_up_to(self, index: int) -> int:
+        """Events of this gate up to a fact; a negative index is the end of the gate."""
         offsets = self.offsets
-        offset = offsets[index] if 0 <= index < len(offsets) else offsets[-1] if offsets else self.offset
-        return place((scope.turn, scope.event + offset, self.now))
+        return offsets[index] if 0 <= index < len(offsets) else offsets[-1] if offsets else self.offset
 
     def state(self, machine_id: str, index: int) -> str:
         known = self.untouched.get(machine_id)
@@ -424,27 +430,27 @@ class Run:
             self.move()
         if self.settling:
             settling, self.settling = self.settling, []
-            deferred = self.gate == "reply" and 0 <= index < len(self.observed.facts)
-            for rule in settling if passed else ():
-                self.mark(rule, index, deferred)
-
-    def mark(self, rule: ToolSequence | Budget, index: int, deferred: bool) -> None:
-        scope = self.scopes[rule.scope]
-        if isinstance(rule, Budget):
-            key: RegisterKey = (rule.key, "calls")
-            if not self.first(key, index):
+            if not passed:
                 return
-            value = spend(scope.get(key), rule, 1, self.now)
-        else:
-            key = (rule.key, "")
-            value = (*self.at(scope, index), self.issued)
-            if scope is not self.session:
-                value = (*value, self.session.key)  # the user of another session does not end it
-            if deferred:
-                self.start(key, index)
-        if deferred:
-            self.conditional.append((index, scope, key, scope.get(key), value))
-        scope.changes[key] = value
+            now, session, offset = self.now, self.session, self.counted_up_to(index)
+            deferred = self.gate == "reply" and index < len(self.observed.facts)
+            for rule in settling:
+                scope = self.scopes[rule.scope]
+                if isinstance(rule, Budget):
+                    key: RegisterKey = (rule.key, "calls")
+                    if not self.first(key, index):
+                        continue
+                    value = spend(scope.get(key), rule, 1, now)
+                else:
+                    key = (rule.key, "")
+                    value = (scope.turn, scope.event + offset, now, self.issued)
+                    if scope is not session:
+                        value = (*value, session.key)  # the user of another session does not end it
+                    if deferred:
+                        self.start(key, index)
+                if deferred:
+                    self.conditional.append((index, scope, key, scope.get(key), value))
+                scope.changes[key] = value
 
     def end(self, rule: ToolSequence, index: int) -> None:
         """Ends the sequence, or the state that this very rule entered; on condition that the gate lets the fact through."""
@@ -643,12 +649,16 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
         if first and observed.stripped:
             withdrawn = Withdrawn(run.plan, observed)
     considered = run.considered
-    tables = [(rules, rules.known[gate]) for rules in rulesets]
+    tables = [(rulesets[0], rulesets[0].known[gate])]
+    if len(rulesets) > 1:
+        tables.extend([(rules, rules.known[gate]) for rules in rulesets[1:]])
+    moving = len(untouched) != machines  # some machine has left its initial state
     for index, fact in enumerate(observed.facts):
         while words and words[-1] <= index:
             words.pop()
             run.hear(index)
-        if len(untouched) != machines:
+            moving = len(untouched) != machines
+        if moving:
             run.pass_time(index)
         judged: Sequence[object] = allowed
         for rules, known in tables:
@@ -671,6 +681,8 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
                         role = op.role
                         if role == SELECT:
                             run.act(rule, index)
+                        elif role == AFTER and rule.then is not None:
+                            run.settling.append(rule)
                         else:
                             _ROLES[role](run, op, index, fact)
                 except Exception as error:  # noqa: BLE001
@@ -685,6 +697,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
                 _withdrawn(run, rule_id, index)
         if judged and (run.settling or run.moves or run.ending):
             run.settle(index)
+            moving = len(untouched) != machines
     while words:
         words.pop()
         run.hear(-1)
@@ -884,13 +897,15 @@ def _plain(run: Run, rule: Rule, index: int) -> None:
 def _declared(run: Run, rules: RuleSet) -> None:
     observed = run.observed
     surface = observed.surface
+    memo = surface.judged.get("ops")
+    if memo is not None and memo[0] is rules and not memo[1] and not observed.changed:
+        return  # no rule is about any of them
     first = len(observed.facts)
     if observed.changed:
         pairs = [
             (first + number, fact, rules.candidates("request", fact)) for number, fact in enumerate(run.facts[first:])
         ]
     else:
-        memo = surface.judged.get("ops")
         if memo is None or memo[0] is not rules:
             found = [(number, fact, rules.candidates("request", fact)) for number, fact in enumerate(surface.facts)]
             memo = (rules, [entry for entry in found if entry[2].ops])

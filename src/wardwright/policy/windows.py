@@ -6,9 +6,7 @@ change whether the threshold is reached (`kept` of several rules that share a co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from wardwright.history import RegisterValue
 from wardwright.policy.rules import Window
@@ -20,10 +18,6 @@ class Position(NamedTuple):
     turn: int
     event: int
     ms: int
-
-
-place: Final[Callable[[tuple[int, int, int]], Position]] = partial(cast("Any", tuple).__new__, Position)
-"""Makes a position without a Python call; rules ask where they are again and again."""
 
 
 def within(window: Window | None, start: Position, at: Position) -> bool:

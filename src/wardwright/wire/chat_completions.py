@@ -175,11 +175,13 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise wrong(f"messages[{index}]", "an object", message)
-        role = message.get("role")
+        try:
+            role, content = message["role"], message["content"]
+        except KeyError:
+            role, content = message.get("role"), message.get("content")
         if role == "assistant":
             _assistant(message, items, "messages[%d]", index, passing, True)
             continue
-        content = message.get("content")
         if isinstance(content, str):
             if role == "tool":
                 call_id = message.get("tool_call_id")
