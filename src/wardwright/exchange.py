@@ -231,8 +231,8 @@ class Exchange:
                 return await self._release(reply, verdict.ruling)
             if step == "again":
                 await self._answer(turn, request, reply, verdict.ruling)
-            if self.relay is not None:
-                self.relay.next_round(_change(verdict.ruling))
+                if self.relay is not None:
+                    self.relay.next_round(_change(verdict.ruling))
             route = verdict.ruling if step == "reask" else request
             reply = await self._ask(turn, route)
 
@@ -593,6 +593,8 @@ class Exchange:
         relay = self.relay
         if relay is None or (not self.rounds and not relay.released):
             relay = self.relay = self._new_relay()
+        else:  # whatever came of this round from another target is no part of the answer
+            relay.restart()
         translator = None if wire == inbound.wire else StreamTranslator(wire, inbound.wire)
         try:
             async for chunk in response.chunks():

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
+from wardwright.providers.response import Canned, Response
 from wardwright.wire.turn import WireName
 
 from .gateway_fixture import PATH, Running, asked, called, goes_on, running, said
@@ -126,3 +128,50 @@ def test_ids_of_an_earlier_round_fit_the_provider_too(tmp_path: Path, wire: Wire
         assert [sent.count(f'"{name}"'.encode()) for name in ("fits_c1", "c1")] == [2, 0]
 
     running(tmp_path, CONFIG, story)
+
+
+ROUTED = CONFIG.replace(
+    "governance:\n",
+    "  - {model: second, provider: other, context_window: 100000}\n"
+    "governance:\n"
+    "  - {id: away, kind: tool_selector, action: switch_model, target_model: second, tool: {name: look, source: assistant_tool_call}}\n",
+).replace("providers: {double:", 'providers: {other: {kind: openai, base_url: "http://127.0.0.1:9/v1"}, double:')
+
+
+def test_nothing_of_a_reply_that_is_asked_again_elsewhere_is_released(
+    tmp_path: Path, wire: WireName, stream: bool
+) -> None:
+    """G12: after a round of ours too, the words of the reply that another model answers again do not pass."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [said(wire, "One.", ("c1", "wipe", {})), said(wire, "Two.", ("c2", "look", {}))]
+        gateway.other.replies = [said(wire, "Three.", ("c3", "look", {}))]
+        answer = await gateway.post(PATH[wire], asked(wire, "hi", ["wipe", "look"], stream=stream))
+        assert answer.status == 200, answer.body
+        assert [word in answer.body for word in (b"One.", b"Two.", b"Three.")] == [True, False, True]
+        assert called(wire, read(wire, answer, stream)) == ["c3"]
+
+    running(tmp_path, ROUTED, story)
+
+
+def test_a_stream_that_breaks_in_a_later_round_leaves_nothing_behind(tmp_path: Path, wire: WireName) -> None:
+    """Half a reply of one provider is no part of what another one answers in its place."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [said(wire, "One.", ("c1", "wipe", {})), said(wire, "Two is cut.")]
+        gateway.other.replies = [said(wire, "Three.")]
+        whole = gateway.provider.send
+
+        async def send(wire: WireName, body: bytes, **options: Any) -> Response:
+            response = await whole(wire, body, **options)
+            if len(gateway.provider.sent) == 1:
+                return response
+            data = b"".join([piece async for piece in response.chunks()])
+            return Canned(200, "text/event-stream", [data[: data.index(b"Two is cut.") + 40]])
+
+        gateway.provider.send = send
+        answer = await gateway.post(PATH[wire], asked(wire, "hi", ["wipe"], stream=True))
+        assert answer.status == 200, answer.body
+        assert [word in answer.body for word in (b"One.", b"Two", b"Three.")] == [True, False, True]
+
+    running(tmp_path, ROUTED, story)
