@@ -16,7 +16,7 @@ from wardwright.errors import ConfigError
 from wardwright.mediation import Advertisement, Mediation, compile_advertisement, compile_mediation
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.policy.rules import Rule
-from wardwright.providers import ProviderConfig, compile_providers
+from wardwright.providers import ProviderConfig, compile_providers, parse_url
 from wardwright.receipts import rules_of
 from wardwright.server_tools import ServerTool, compile_server_tools
 
@@ -165,8 +165,11 @@ def _mcp_servers(node: Node | None, models: tuple[str, ...], problems: Problems)
         if not name.replace("-", "").replace("_", "").isalnum():
             problems.error(child, f"'{name}' cannot be part of an address: letters, digits, - and _ only")
         url = problems.text(given["url"]) if "url" in given else ""
-        if url and not url.startswith(("http://", "https://")):
-            problems.error(given["url"], "expected an http or https address")
+        if url:
+            try:
+                parse_url(url)
+            except ValueError as error:
+                problems.error(given["url"], str(error))
         model = models[0] if models else ""
         if "model" in given:
             model = problems.text(given["model"])

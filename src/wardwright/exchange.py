@@ -47,7 +47,7 @@ from wardwright.streaming import Relay, StreamTranslator, relay_for, render
 from wardwright.wire import anthropic, body, chat_completions, edit, responses, translate
 from wardwright.wire.edit import Change, Splice, SplicedCall, ToolAnswer
 from wardwright.wire.refusal import Refusal, RefusalKind
-from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn, Usage, WireName
+from wardwright.wire.turn import Caller, CallItem, ResultItem, TextItem, Turn, Usage, WireName
 
 SPLICES: Final[RegisterKey] = ("gateway", "splices")
 """The session's register that names its splices: a call of each released reply that others were taken out of."""
@@ -55,11 +55,18 @@ HELD: Final[RegisterKey] = ("gateway", "held")
 """Handles of what the session has waiting, so that a session without any looks for none."""
 MAX_SPLICES: Final = 64
 MAX_HELD: Final = 16
+MAX_SHOWN: Final = 4_000
+"""Characters of a request that an approver sees."""
 
 _WIRES: Final[Mapping[str, Any]] = {
     "chat_completions": chat_completions,
     "responses": responses,
     "anthropic": anthropic,
+}
+
+_UNDECIDED: Final[Mapping[str, str]] = {
+    "pending": "This still waits for an operator's approval. Send the same request again later.",
+    "rejected": "This was rejected by an operator. Do something else.",
 }
 
 Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
@@ -189,8 +196,14 @@ class Exchange:
     request_digest: str = ""
     key: bytes = b""
     """The session's digest key."""
+    decided: str = ""
+    """What an operator said to this request when it came before: pending or rejected."""
+    stopped: str = ""
+    """Why an operator's stop refuses the reply."""
     session: ScopeState = EMPTY_SCOPE
     """What it was before this request."""
+    asked: int = 0
+    """How often a provider was asked."""
     fresh: bool = True
     """`inbound.body` is as it was read: nobody has prepared it for a target yet."""
 
@@ -224,7 +237,7 @@ class Exchange:
         request = await self._gate_request(turn)
         held = await self._held_reply(turn)
         await self._read_splices(turn)
-        reply = await self._ask(turn, request) if held is None else self._approved(held)
+        reply = await self._ask(turn, request) if held is None else self._approved(turn, held)
         while True:
             verdict, step = await self._gate_reply(turn, request, reply, held)
             if step == "release":
@@ -330,10 +343,10 @@ class Exchange:
         found = self._find(turn)
         if found is None or turn.approvals:
             return self._hold(turn, ruling, None, at_ms)
-        said = self._verdict(found)
-        if said == "approved":
+        self.decided = self._verdict(found)
+        if self.decided == "approved":
             raise _Lifted(found)
-        return Kept(self._receipt("held" if said == "pending" else "blocked", 403))
+        return Kept(self._receipt("held" if self.decided == "pending" else "blocked", 403))
 
     def _find(self, turn: Turn) -> Held | None:
         """What waits for just this request."""
@@ -385,13 +398,11 @@ class Exchange:
         said = self._verdict(held)
         if said == "approved":
             return
-        word = "still waits for an operator's approval" if said == "pending" else "was rejected by an operator"
-        hint = "Send the same request again later." if said == "pending" else "Do something else."
-        refusal = self._refusal(403, "approval_required", f"approval_{said}", f"This reply {word}. {hint}")
+        refusal = self._refusal(403, "approval_required", f"approval_{said}", _UNDECIDED[said])
         refusal.approval = held.handle
         raise Refused(refusal, "held" if said == "pending" else "blocked")
 
-    def _approved(self, held: Held) -> _Reply:
+    def _approved(self, request: Turn, held: Held) -> _Reply:
         wire = _WIRES[self.inbound.wire]
         if self.inbound.turn.stream:
             self.relay = self._new_relay()
@@ -399,6 +410,8 @@ class Exchange:
         turn: Turn = wire.parse_reply(held.reply)
         target = self._target(str(held.further.get("target", "")))
         self.selected = target.model
+        # Nobody is asked, but which tools are hidden and which are ours must be known as if somebody were.
+        self._build(request, target, self.live.providers[target.provider])
         return _Reply(held.reply, turn, target, 0, held=True)
 
     def _target(self, model: str) -> Target:
@@ -426,6 +439,12 @@ class Exchange:
                     }
                 )
         request = self.judged[0].turn
+        if reply is None:
+            # Of a request an approver must see what was asked last.
+            asked = next((one.text for one in reversed(turn.items) if isinstance(one, TextItem)), "")
+            waiting.append(
+                {"name": "", "arguments": asked[:MAX_SHOWN], "rule_id": ruling.rule_id, "message": ruling.message}
+            )
         held = Held(
             handle=self._handle(request),
             scope=scope_key("session_id", request.caller),
@@ -456,6 +475,7 @@ class Exchange:
     async def _ask(self, turn: Turn, ruling: Ruling) -> _Reply:
         """A reply in the caller's wire, from the first target that gives one."""
         gateway, part = self.gateway, self.part
+        self.asked += 1
         selection = routing.choose(
             part.targets,
             ruling.route,
@@ -638,11 +658,16 @@ class Exchange:
         def keep(verdict: Verdict) -> Kept:
             nonlocal step
             ruling = verdict.ruling
-            if self.hidden:
-                ruling.calls = mediation.deny_hidden(
-                    ruling.calls, self.hidden, catalog=self.part.catalog, shown=self.shown
-                )
-            step = self._next(ruling)
+            ruling.calls = mediation.deny_hidden(
+                ruling.calls,
+                self.hidden,
+                catalog=self.part.catalog,
+                shown=self.shown,
+                mediation=self._settings.mediation,
+            )
+            # A stop may have come while the provider was at work.
+            self.stopped = gateway.overlay.stopped(turn.caller, [call.name for call in ruling.calls]) or ""
+            step = "refuse" if self.stopped else self._next(ruling)
             self.judged = [*before, Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us)]
             unseal = approvals.used(held) if reply.held and held is not None else ()
             denied = tuple(call.call_id for call in ruling.calls if "tool_mediation" in call.rules)
@@ -663,6 +688,9 @@ class Exchange:
 
         verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
         self._settle(turn, verdict)
+        if self.stopped:
+            refusal = self._refusal(403, "policy_violation", "emergency_stop", self.stopped)
+            raise Refused(refusal, "blocked", recorded=True)
         if step in ("hold", "refuse"):
             raise self._denied(request_turn, verdict.ruling)
         return verdict, step
@@ -672,7 +700,7 @@ class Exchange:
         if ruling.decision == "block":
             return "refuse"
         statuses = {call.status for call in ruling.calls}
-        more = len(self.rounds) < self.live.deployment.limits.rounds
+        more = self.asked <= self.live.deployment.limits.rounds
         if ruling.reask:
             return "reask" if more else "refuse"
         if ruling.decision == "require_approval" or "require_approval" in statuses:
@@ -938,6 +966,8 @@ class Exchange:
         if ruling.decision != "block" and (waits or ruling.decision == "require_approval"):
             refusal.kind, refusal.code = "approval_required", "approval_required"
             refusal.approval = self._handle(turn)
+            if self.decided:
+                refusal.code, refusal.message = f"approval_{self.decided}", _UNDECIDED[self.decided]
             return Refused(refusal, "held", recorded=True)
         if ruling.reask or (ruling.decision != "block" and not ruling.message):
             refusal.message = "The model kept asking for what is not allowed. Ask for something else."

@@ -43,7 +43,7 @@ from wardwright.wire.turn import Turn
 BATCH: Final = 64
 """Turns judged before the event loop gets its turn again."""
 TRIES: Final = 16
-REMEMBERED: Final = 250_000
+REMEMBERED: Final = 60_000
 """Entries of ledgers and registers that are kept in memory, over all sessions."""
 
 Result = TypeVar("Result")

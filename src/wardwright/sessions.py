@@ -14,7 +14,7 @@ from typing import Final
 from wardwright.gates import Gates
 from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn
 
-REMEMBERED: Final = 100_000
+REMEMBERED: Final = 50_000
 """Call ids whose session is known without asking the store."""
 SEPARATOR: Final = "\x1f"
 

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from wardwright.errors import ProviderFailed
+from wardwright.overlay import Stop
 from wardwright.wire.turn import WireName
 
 from .gateway_fixture import PATH, Running, asked, called, goes_on, running, said
@@ -292,3 +293,63 @@ def test_a_provider_may_speak_another_wire_than_the_caller(
         assert b"seen" in sent and b"No wiping here." in sent
 
     running(tmp_path, CONFIG, story, wire=theirs)
+
+
+ASKING = CONFIG + "  - {id: sign-off, kind: request_guard, action: require_approval, match: wire the money}\n"
+
+
+def test_a_request_that_waits_is_judged_again_once_it_is_approved(tmp_path: Path, wire: WireName) -> None:
+    """G23 at the request: held, told to wait, approved; then it passes once, and the next one waits anew."""
+
+    async def story(gateway: Running) -> None:
+        body = asked(wire, "please wire the money")
+        gateway.provider.replies = [said(wire, "Done.")]
+        held = await gateway.post(PATH[wire], body, session="s1")
+        assert held.status == 403 and held.json["error"]["code"] == "approval_required"
+        handle = held.json["error"]["approval"]
+        waiting = await gateway.post(PATH[wire], body, session="s1")
+        assert waiting.json["error"]["code"] == "approval_pending"
+        shown = await gateway.admin("GET", f"/v1/wardwright/approvals/{handle}")
+        assert b"please wire the money" in shown.body
+        await decide(gateway, handle, "approve")
+        passed = await gateway.post(PATH[wire], body, session="s1")
+        assert passed.status == 200 and b"Done." in passed.body
+        again = await gateway.post(PATH[wire], body, session="s1")
+        assert again.status == 403
+        assert len(gateway.provider.sent) == 1
+
+    running(tmp_path, ASKING, story)
+
+
+def test_a_rejected_request_is_told_so(tmp_path: Path, wire: WireName) -> None:
+    """G23: whoever asks again after a rejection learns that somebody said no."""
+
+    async def story(gateway: Running) -> None:
+        body = asked(wire, "please wire the money")
+        held = await gateway.post(PATH[wire], body, session="s1")
+        await decide(gateway, held.json["error"]["approval"], "reject")
+        refused = await gateway.post(PATH[wire], body, session="s1")
+        assert refused.status == 403 and refused.json["error"]["code"] == "approval_rejected"
+        assert gateway.provider.sent == []
+
+    running(tmp_path, ASKING, story)
+
+
+def test_a_stop_that_comes_while_the_provider_works_refuses_the_reply(
+    tmp_path: Path, wire: WireName, stream: bool
+) -> None:
+    """G63: a stopped tool's call does not reach the caller, even if it was not stopped when the request passed."""
+
+    async def story(gateway: Running) -> None:
+        def reply(_: dict[str, Any]) -> dict[str, Any]:
+            gateway.service.overlay.set_stop(Stop("tool", "look"), "op", "", gateway.service.now_ms())
+            return said(wire, "", ("c1", "look", {"x": "secret-argument"}))
+
+        gateway.provider.replies = [reply]
+        answer = await gateway.post(PATH[wire], asked(wire, "hi", ["look"], stream=stream))
+        assert answer.status == 403 and answer.json["error"]["code"] == "emergency_stop"
+        assert b"secret-argument" not in answer.body
+        refused = await gateway.post(PATH[wire], asked(wire, "hi", ["look"], stream=stream))
+        assert refused.status == 403 and len(gateway.provider.sent) == 1
+
+    running(tmp_path, CONFIG, story)
