@@ -265,3 +265,14 @@ def test_no_event_tells_a_call_beside_what_it_says() -> None:
     out = fed(one, sse(start, *({**event, "echo": "shell"} for event in words), *end("end_turn"))) + one.release([])
     assert b"shell" not in out and b"null}}" not in out
     assert blocks(out) == [{"type": "text", "text": "a"}]
+
+
+def test_a_change_goes_by_the_items_of_the_whole_reply() -> None:
+    """What passed before the held text counts as items too."""
+    search = block(0, {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {"query": "x"}})
+    found = block(1, {"type": "web_search_tool_result", "tool_use_id": "srv", "content": []})
+    one = relay(hold_text=True, hold_hosted=False)
+    out = fed(one, sse(START, *search, *found, *text(2, "b"), *tool(3, "read", "{}"), *end("tool_use")))
+    assert events(out) == [START, *search, *found]
+    out = one.release(rulings(one.turn()), lambda index, words: f"{index} {words}")
+    assert events(out)[:6] == [*text(2, "2 b"), *tool(3, "read", "{}")]

@@ -370,3 +370,13 @@ def test_no_event_tells_a_call_beside_what_it_says() -> None:
     said.append({"type": "response.completed", "response": {**HEAD, "status": "completed", "output": [item]}})
     one = relay()
     assert b"shell" not in fed(one, sse(*said)) + one.release([])
+
+
+def test_held_rounds_come_out_in_order() -> None:
+    """What a round said that was held comes before what a later round says, though that could pass at once by itself."""
+    one = relay(hold_text=True, hold_thoughts=False)
+    out = fed(one, stream(message("a"), call("search")))
+    one.next_round()
+    out += fed(one, stream(reasoning(), message("b", "msg_2")))
+    assert out == b""
+    assert [item["id"] for item in final(one.release([]))["output"]] == ["msg_1", "rs_1", "msg_2"]
