@@ -15,7 +15,7 @@ from wardwright.config import Config, Node, Problems, nearest
 from wardwright.errors import ConfigError
 from wardwright.mediation import Advertisement, Mediation, compile_advertisement, compile_mediation
 from wardwright.policy.compile import Plan, compile_plan
-from wardwright.policy.rules import Rule
+from wardwright.policy.rules import Budget, Rule
 from wardwright.providers import ProviderConfig, compile_providers, parse_url
 from wardwright.receipts import rules_of
 from wardwright.server_tools import ServerTool, compile_server_tools
@@ -85,6 +85,8 @@ class Deployment:
     """Models with a rule that may ask for an approval."""
     holding: frozenset[str]
     """Models with a rule that may read or change the words of a reply: they wait until the reply is judged."""
+    metered: frozenset[str]
+    """Models with a rule that counts tokens or money: their streams must tell what they used."""
     limits: Limits
     alerts: AlertSettings
     mcp_servers: Mapping[str, McpServer]
@@ -124,11 +126,16 @@ def compile_deployment(config: Config, now_ms: int | None = None, *, modules_fro
     holding = frozenset(
         name for name, part in plan.models.items() if part.reads_replies or any(map(_changes, rules[name].values()))
     )
-    return Deployment(config, plan, providers, models, rules, approving, holding, limits, alerts, servers)
+    metered = frozenset(name for name, own in rules.items() if any(map(_counts, own.values())))
+    return Deployment(config, plan, providers, models, rules, approving, holding, metered, limits, alerts, servers)
 
 
 def _asks(rule: Rule) -> bool:
     return rule.action.name == "require_approval" and rule.mode == "enforce"
+
+
+def _counts(rule: Rule) -> bool:
+    return isinstance(rule, Budget) and not {"tokens", "price"}.isdisjoint(rule.limits)
 
 
 def _changes(rule: Rule) -> bool:

@@ -560,6 +560,11 @@ class Exchange:
         if renamed:
             edit.of(wire).rename_ids(request, renamed)
         edit.of(wire).set_model(request, target.upstream_model or target.model)
+        if turn.stream and wire == "chat_completions" and part.model_id in self.live.deployment.metered:
+            # Only on this wire a stream tells its usage if it is asked to.
+            options = request.get("stream_options")
+            request = dict(request)  # the caller's own still says whether it wants to hear it
+            request["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return wire, body.write(request)
 
     def _remote(self) -> frozenset[str]:

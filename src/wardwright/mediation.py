@@ -458,12 +458,17 @@ def deny_hidden(
     *,
     catalog: Catalog | None = None,
     shown: Collection[str] = (),
+    mediation: Mediation | None = None,
 ) -> tuple[CallRuling, ...]:
     """The same calls, those to hidden tools denied: a model may know a name from elsewhere.
 
-    With the catalog, also those under another name of a hidden tool, unless the provider was shown that very name.
+    With the catalog, also those under another name of a hidden tool, unless the provider was shown that very name. With the
+    mediation, also those to tools that it would have hidden, had the request declared them.
     """
-    if not hidden:
+    hiding: tuple[MediationRule, ...] = ()
+    if mediation is not None and mediation.rules and mediation.mode == "patch":
+        hiding = tuple(rule for rule in mediation.rules if rule.action == "hide")
+    if not calls or not (hidden or hiding):
         return calls
     names = {fold(name) for name in hidden}
     identities: set[tuple[str, str]] = set()
@@ -474,12 +479,18 @@ def deny_hidden(
 
     def is_hidden(name: str) -> bool:
         folded = fold(name)
-        if folded in names:
+        if folded in names or any(rule.fits(folded) for rule in hiding):
             return True
         if catalog is None or folded in visible:
             return False
         one = catalog.resolve(name)
-        return (fold(one.namespace), fold(one.name)) in identities
+        identity = (fold(one.namespace), fold(one.name))
+        if identity in identities:
+            return True
+        bare = catalog.resolve(one.name)
+        # A wrapper around a name that means the same tool without it.
+        alone = (fold(bare.namespace), fold(bare.name)) == identity
+        return alone and any(rule.fits(fold(one.name)) for rule in hiding)
 
     return tuple(
         [

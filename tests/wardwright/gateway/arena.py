@@ -179,8 +179,8 @@ def calls_of(wire: WireName, reply: Any) -> list[str]:
     if wire == "chat_completions":
         for choice in reply["choices"]:
             message = choice["message"]
-            for call in message.get("tool_calls") or ():
-                found.append((call.get("function") or call.get("custom"))["name"])
+            calls = message.get("tool_calls") or ()
+            found += [(call.get("function") or call.get("custom"))["name"] for call in calls]
             if message.get("function_call"):
                 found.append(message["function_call"]["name"])
     elif wire == "anthropic":

@@ -16,7 +16,6 @@ from .arena import (
     WIRES,
     Answer,
     Arena,
-    Raw,
     asked,
     called,
     calls_of,
@@ -183,7 +182,7 @@ def reached(
         answer = arena.post(wire, body, session)
         reply = whole(wire, answer)
         assert calls_of(wire, reply) == [tool]
-        body = goes_on(wire, body, reply, {one: "done" for one in called(wire, reply)})
+        body = goes_on(wire, body, reply, dict.fromkeys(called(wire, reply), "done"))
     return body
 
 
