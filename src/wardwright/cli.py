@@ -1,4 +1,4 @@
-"""The `wardwright` command: serve, check, simulate, replay, diff, report, receipts, keys, init.
+"""The `wardwright` command: serve, check, simulate, replay, diff, report, receipts, approvals, approve, reject, keys, init.
 
 Every answer can be had as JSON. What is wrong with a file goes to standard error as `file:line:column: path: message`; bad input
 ends with one line and exit code 1, never with a traceback. Decides nothing: each command asks one module and prints what it says.
@@ -6,6 +6,7 @@ ends with one line and exit code 1, never with a traceback. Decides nothing: eac
 
 from __future__ import annotations
 
+import getpass
 import importlib.resources
 import os
 import sys
@@ -19,16 +20,18 @@ from typing import Annotated, Any, cast
 import orjson
 import typer
 
+from wardwright import approvals as waiting
 from wardwright import receipts as receipt
 from wardwright.archive import ExportedArchive, StoredArchive, session_caller, session_registers
 from wardwright.cases import Outcome, load_cases, play
 from wardwright.config import load_config
 from wardwright.errors import ConfigError, Problem, WardwrightError
 from wardwright.history import scope_key
+from wardwright.http.admin_approvals import shown, told
 from wardwright.http.service import Service, compile_service
 from wardwright.http.start import DATABASE, Start
 from wardwright.http.start import serve as start
-from wardwright.keys import Keyring, hash_key, is_ring, new_secret, signing_keys_of
+from wardwright.keys import Keyring, hash_key, is_ring, new_secret, ring_path, signing_keys_of
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.receipts import FILTERS, Receipt, explain
 from wardwright.replay import Decided, Replay
@@ -558,6 +561,131 @@ def reindex_receipts(db: Database, json: Json = False) -> None:
     with _store(db) as store:
         store.reindex()
     _print_json({"ok": True}) if json else _say("the index was made anew")
+
+
+# approvals
+
+Keys = Annotated[
+    Path | None,
+    typer.Option("--keys", help="The ring of keys; without it WARDWRIGHT_KEYS, or the file beside the database."),
+]
+Handle = Annotated[str, typer.Argument(help="Handle of what waits: apr_…")]
+Seen = Annotated[
+    str, typer.Option("--seen", help="The digest that was shown: what is decided is exactly what was looked at.")
+]
+Note = Annotated[str, typer.Option("--note", help="Why; kept in the receipt.")]
+Deciding = Annotated[
+    str,
+    typer.Option("--operator", help="Who decides, as the receipt names them; the user of this machine if not given."),
+]
+
+
+@app.command("approvals")
+def list_approvals(
+    handle: Annotated[str, typer.Argument(help="Only this one, with all its arguments.")] = "",
+    db: Database = DATABASE,
+    keys: Keys = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 100,
+    after: Annotated[str, typer.Option(help="Go on after this handle.")] = "",
+    json: Json = False,
+) -> None:
+    """Show what waits for an approval, with the arguments that an approver must see."""
+    with _store(db) as store:
+        ring = _ring(db, keys)
+        if handle:
+            held = _waiting(store, ring, handle)
+            _print_json(shown(held)) if json else _say_held(held)
+            return
+        found = waiting.pending(store, ring, _now_ms(), limit, after)
+    more = found[-1].handle if len(found) == limit else None
+    found = sorted(found, key=lambda one: one.held_at_ms)
+    if json:
+        _print_json({"approvals": [shown(one) for one in found], "next_after": more})
+        return
+    for one in found:
+        _say_held(one)
+    _say(f"{len(found)} {'waits' if len(found) == 1 else 'wait'}")
+    if more is not None:
+        _say(f"more: --after {more}")
+
+
+@app.command()
+def approve(
+    handle: Handle,
+    db: Database = DATABASE,
+    keys: Keys = None,
+    seen: Seen = "",
+    note: Note = "",
+    operator: Deciding = "",
+    json: Json = False,
+) -> None:
+    """Approve what waits: the same request then gets this very reply, once."""
+    _decide(True, handle, db, keys, seen, note, operator, json)
+
+
+@app.command()
+def reject(
+    handle: Handle,
+    db: Database = DATABASE,
+    keys: Keys = None,
+    seen: Seen = "",
+    note: Note = "",
+    operator: Deciding = "",
+    json: Json = False,
+) -> None:
+    """Reject what waits: whoever asks again is told so."""
+    _decide(False, handle, db, keys, seen, note, operator, json)
+
+
+def _decide(
+    approved: bool, handle: str, db: str, keys: Path | None, seen: str, note: str, operator: str, json: bool
+) -> None:
+    decider = operator or _user()
+    with _store(db) as store:
+        ring = _ring(db, keys)
+        if not seen:
+            if json or not sys.stdin.isatty():
+                raise BadInput(f"say what you looked at: --seen DIGEST, as 'wardwright approvals {handle}' shows it")
+            held = _waiting(store, ring, handle)
+            _say_held(held)
+            typer.confirm("Approve this?" if approved else "Reject this?", abort=True)
+            seen = held.digest
+        made = waiting.decide(store, ring, handle, approved, decider, note, _now_ms(), seen=seen)
+    _print_json(told(handle, made)) if json else _say(f"{handle} {made.status} by {_visible(made.operator)}")
+
+
+def _waiting(store: Store, ring: Keyring, handle: str) -> waiting.Held:
+    held = waiting.waiting(store, ring, handle, _now_ms())
+    if held is None:
+        raise waiting.NotWaiting(f"Nothing waits under {handle[:80]}: it was decided or has expired.")
+    return held
+
+
+def _ring(db: str, keys: Path | None) -> Keyring:
+    """The ring that sealed what waits. None is made: a new one would open nothing."""
+    return Keyring.load(keys) if keys is not None else Keyring.load_or_create(ring_path(db), make=False)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise BadInput("say who decides: --operator NAME") from None
+
+
+def _say_held(held: waiting.Held) -> None:
+    who = f"session {held.session_id}" + (f" of {held.tenant}" if held.tenant else "")
+    _say(f"{held.handle}  until {_time(held.expires_at_ms)}")
+    _say(_visible(f"  {held.model}, {who}, asked by {held.principal}"))
+    for call in held.calls:
+        _say(_visible(f"  {call.get('name') or held.gate}: {call.get('arguments', '')}"))
+        _say(_visible(f"    {_because(call.get('rule_id', ''), call.get('message', ''))}"))
+    _say(f"  --seen {held.digest}")
+
+
+def _visible(text: str) -> str:
+    """What a model wrote must not move the cursor, hide itself or be read in another order on somebody's terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 # keys

@@ -209,8 +209,11 @@ class Keyring:
     # where it comes from
 
     @classmethod
-    def load_or_create(cls, path: str | os.PathLike[str] | None, environ: Mapping[str, str] | None = None) -> Keyring:
-        """The ring of `WARDWRIGHT_KEYS`, else the file of `WARDWRIGHT_KEYS_FILE`, else `path`, made there if it is missing.
+    def load_or_create(
+        cls, path: str | os.PathLike[str] | None, environ: Mapping[str, str] | None = None, *, make: bool = True
+    ) -> Keyring:
+        """The ring of `WARDWRIGHT_KEYS`, else the file of `WARDWRIGHT_KEYS_FILE`, else `path`, made there if it is missing and
+        `make` says so.
 
         `path` lies beside the database (`ring_path`); None when there is no such place, as with a database server.
         """
@@ -228,7 +231,7 @@ class Keyring:
                 f"Machines that share a database must share their keys. Set {RING_FILE_ENV} to a file made by "
                 f"`wardwright keys create FILE`, or {RING_ENV} to what is in it."
             )
-        if not Path(path).exists():
+        if make and not Path(path).exists():
             return cls.create(path, exist_ok=True)
         return cls.load(path)
 

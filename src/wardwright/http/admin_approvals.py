@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wardwright import approvals
-from wardwright.approvals import Held
+from wardwright.approvals import Held, Verdict
 from wardwright.http.route import NOTE, TEXT, WHOLE, Ask, NotFound, Parameter, Route, Schema, object_schema
 
 _STRING: Final[Schema] = {"type": "string"}
@@ -34,7 +34,7 @@ def list_approvals(ask: Ask) -> Any:
     gateway = ask.gateway
     found = approvals.pending(gateway.store, gateway.keyring, gateway.now_ms(), limit, ask.query["after"])
     return {
-        "approvals": [_shown(one) for one in sorted(found, key=lambda one: one.held_at_ms)],
+        "approvals": [shown(one) for one in sorted(found, key=lambda one: one.held_at_ms)],
         "next_after": found[-1].handle if len(found) == limit else None,
     }
 
@@ -45,7 +45,7 @@ def show_approval(ask: Ask) -> Any:
     found = approvals.waiting(gateway.store, gateway.keyring, handle, gateway.now_ms())
     if found is None:
         raise NotFound(f"Nothing waits under {handle[:80]}: it was decided or has expired.")
-    return _shown(found)
+    return shown(found)
 
 
 def approve(ask: Ask) -> Any:
@@ -68,6 +68,11 @@ def _decide(ask: Ask, approved: bool) -> Any:
         gateway.now_ms(),
         seen=ask.body["seen"],
     )
+    return told(handle, made)
+
+
+def told(handle: str, made: Verdict) -> dict[str, Any]:
+    """What was decided."""
     return {
         "handle": handle,
         "status": made.status,
@@ -77,7 +82,8 @@ def _decide(ask: Ask, approved: bool) -> Any:
     }
 
 
-def _shown(held: Held) -> dict[str, Any]:
+def shown(held: Held) -> dict[str, Any]:
+    """What an approver must see of it."""
     return {
         "handle": held.handle,
         "digest": held.digest,
