@@ -31,6 +31,8 @@ class Limits:
     """From the first byte of a body to its last."""
     concurrency: int = 1_000
     """Requests under way in one process; more are told to come again."""
+    exchange_ms: int = 600_000
+    """That a provider may take for one reply, from the first byte sent to the last received."""
     held_bytes: int = 4 * 1024 * 1024
     """Of one streamed reply, until it is judged."""
     rounds: int = 8
@@ -46,6 +48,7 @@ _BYTES: Final = ("body_bytes", "header_bytes", "held_bytes")
 _COUNTS: Final = ("concurrency", "rounds")
 _TIMES: Final[Mapping[str, str]] = {
     "body_time": "body_ms",
+    "exchange_time": "exchange_ms",
     "approval_expiry": "approval_expiry_ms",
     "splice_expiry": "splice_expiry_ms",
     "keep_alive": "keep_alive_ms",

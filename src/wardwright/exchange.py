@@ -104,6 +104,8 @@ class Inbound:
     """Handle of a held reply."""
     notes: tuple[str, ...] = ()
     """Claims that were not believed."""
+    forwarded: tuple[tuple[str, str], ...] = ()
+    """Headers that a provider of the same wire may need; never credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,7 +587,22 @@ class Exchange:
         upstream = self.live.providers[target.provider]
         wire, sent = self._build(turn, target, upstream)
         began = perf_counter_ns()
-        response = await upstream.send(wire, sent, stream=turn.stream, model=target.model)
+        tried: list[ProviderFailed] = []
+        try:
+            response = await upstream.send(
+                wire,
+                sent,
+                stream=turn.stream,
+                model=target.model,
+                deadline=asyncio.get_running_loop().time() + self.live.deployment.limits.exchange_ms / 1000,
+                headers=self.inbound.forwarded if wire == self.inbound.wire else (),
+                tried=tried,
+            )
+        finally:
+            for failed in tried:
+                self.attempts.append(
+                    {"model": target.model, "provider": target.provider, "status": "retried", "reason": str(failed)}
+                )
         try:
             self.selected = target.model
             if turn.stream:
@@ -622,6 +639,11 @@ class Exchange:
             relay.restart()
         translator = None if wire == inbound.wire else StreamTranslator(wire, inbound.wire)
         try:
+            if not response.streamed:
+                # Some answer a request for a stream in one piece.
+                given, _ = await self._whole_reply(response, wire)
+                await self._send(relay.feed(render(inbound.wire, given)) + relay.close())
+                return relay.body(), relay.turn()
             async for chunk in response.chunks():
                 data = chunk if translator is None else translator.feed(chunk)
                 shown = relay.feed(data)

@@ -38,6 +38,7 @@ _PARSE: Final[Mapping[WireName, Callable[[dict[str, Any]], Any]]] = {
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _APPROVAL: Final = "x-wardwright-approval"
+_BETA: Final = "anthropic-beta"
 
 
 class Sink:
@@ -170,6 +171,9 @@ class App:
             if trust.refused:
                 notes = (*notes, f"attestation_refused:{trust.refused}")
         inbound = Inbound(wire, raw, given, turn, caller, trusted, headers.get(_APPROVAL, ""), notes)
+        if wire == "anthropic" and (beta := headers.get(_BETA)) is not None:
+            # What it switches on stands in the body, field by field, and was read there.
+            inbound.forwarded = ((_BETA, beta),)
         exchange = Exchange(gateway, inbound, sink, live, part)
         if turn.stream:
             await _streamed(exchange, receive, limits.keep_alive_ms / 1000)
