@@ -7,7 +7,18 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardwright.store.postings import BLOCK, BUCKET, Search, decode, encode, gather, merge, offsets, tag_id
+from wardwright.store.postings import (
+    BLOCK,
+    BUCKET,
+    Search,
+    decode,
+    encode,
+    gather,
+    gather_columns,
+    merge,
+    offsets,
+    tag_id,
+)
 from wardwright.store.protocol import ReceiptQuery
 
 SETS = st.sets(st.integers(0, BUCKET - 1), min_size=1, max_size=80) | st.builds(
@@ -29,6 +40,18 @@ def test_a_posting_comes_back_equal(places: set[int]) -> None:
     assert decode(column) == bits(places)
     assert list(offsets(decode(column))) == sorted(places, reverse=True)
     assert len(column) <= 3 + BUCKET // 8
+
+
+@given(st.lists(st.tuples(st.integers(0, 2 * BUCKET), st.sets(st.sampled_from("abc"))), max_size=60))
+def test_gathered_columns_are_the_postings(receipts: list[tuple[int, set[str]]]) -> None:
+    """Columns made at once are what encoding each posting gives."""
+    tagged = [(cursor, cursor, sorted(tags)) for cursor, tags in receipts]
+    postings, spans = gather(tagged)
+
+    assert gather_columns(tagged) == (
+        [(bucket, tag, encode(some)) for (bucket, tag), some in postings.items()],
+        spans,
+    )
 
 
 @given(SETS, SETS)

@@ -415,7 +415,7 @@ class PostgresStore:
                 previous,
                 hashed,
                 rows.key(receipt.scope),
-                rows.pack(receipt.tags, receipt.body),
+                rows.pack(rows.tag_texts(receipt.tags), receipt.body),
             ),
         )
         connection.execute(

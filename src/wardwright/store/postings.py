@@ -26,6 +26,7 @@ ID_TAG: Final = "\x00id"
 Place: TypeAlias = tuple[int, int]
 """(bucket, tag): the key of a posting."""
 _FEW: Final = 32
+_LONE: Final = struct.Struct("<BHB")
 _ALL: Final = (1 << BUCKET) - 1
 _WHOLE_BLOCK: Final = (1 << BLOCK) - 1
 
@@ -79,27 +80,53 @@ def offsets(bits: int) -> Iterator[int]:
         bits ^= 1 << top
 
 
-def gather(receipts: Iterable[tuple[int, int, Iterable[str]]]) -> tuple[dict[Place, int], list[Span]]:
-    """Postings and spans of these receipts (cursor, time, tags as `name=value`), to be merged with what is stored."""
+Tagged: TypeAlias = Iterable[tuple[int, int, Iterable[str]]]
+"""Receipts as an index sees them: cursor, time, tags as `name=value`."""
+
+
+def gather(receipts: Tagged) -> tuple[dict[Place, int], list[Span]]:
+    """Postings and spans of these receipts, to be merged with what is stored."""
+    found, spans = _gathered(receipts)
+    return {place: _union(some) for place, some in found}, spans
+
+
+def gather_columns(receipts: Tagged) -> tuple[list[tuple[int, int, bytes]], list[Span]]:
+    """The same, with postings as columns: bucket, tag, column."""
+    found, spans = _gathered(receipts)
+    return [(*place, _lone(some[0]) if len(some) == 1 else encode(_union(some))) for place, some in found], spans
+
+
+def _gathered(receipts: Tagged) -> tuple[list[tuple[Place, list[int]]], list[Span]]:
     found: dict[int, defaultdict[str, list[int]]] = {}
     spans: dict[int, tuple[int, int]] = {}
     for cursor, at_ms, tags in receipts:
         bucket, offset = divmod(cursor, BUCKET)
         block = cursor // BLOCK
-        first, last = spans.get(block, (at_ms, at_ms))
-        spans[block] = (min(first, at_ms), max(last, at_ms))
+        span = spans.get(block)
+        if span is None:
+            spans[block] = (at_ms, at_ms)
+        elif not span[0] <= at_ms <= span[1]:
+            spans[block] = (min(span[0], at_ms), max(span[1], at_ms))
         places = found.get(bucket)
         if places is None:
             places = found[bucket] = defaultdict(list)
         for tag in tags:
             places[tag].append(offset)
-    postings: dict[Place, int] = {}
+    postings: dict[Place, list[int]] = {}
     for bucket, places in found.items():
         for tag, some in places.items():
             place = (bucket, _tag_id(tag))
-            postings[place] = postings.get(place, 0) | _union(some)
+            if place in postings:
+                # Two tags, one hash.
+                some = sorted({*some, *postings[place]})
+            postings[place] = some
     # In the order of the table, so that each of its pages is met once.
-    return dict(sorted(postings.items())), [Span(block, *span) for block, span in sorted(spans.items())]
+    return sorted(postings.items()), [Span(block, *span) for block, span in sorted(spans.items())]
+
+
+def _lone(offset: int) -> bytes:
+    """What `encode` makes of one receipt: almost every call and receipt has a tag of its own, its id."""
+    return _LONE.pack(1, offset >> 3, 1 << (offset & 7))
 
 
 def _union(places: list[int]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
@@ -229,16 +229,27 @@ def scope_state(
         raise StoreUnavailable(f"a scope cannot be read: {error}") from error
 
 
-def pack(tags: Tags, body: bytes) -> bytes:
-    """Tags and body of a receipt in one column; together they deflate to less than the body alone would with tags beside it."""
+def tag_texts(tags: Tags) -> list[str]:
+    """Tags as they are packed and indexed."""
+    return [f"{name}={value}" for name, value in tags]
+
+
+def pack(tags: Sequence[str], body: bytes) -> bytes:
+    """Tags (`tag_texts`) and body of a receipt in one column; together they deflate to less than the body alone would with tags
+    beside it."""
     deflater = _DEFLATER.copy()
-    start = deflater.compress(b"%b\n%b" % (dump([f"{name}={value}" for name, value in tags]), body))
+    start = deflater.compress(b"%b\n%b" % (dump(tags), body))
     return b"%b%b%b" % (_DEFLATED, start, deflater.flush())
 
 
 def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:
     """What a receipt is indexed by: its own tags, its id, and whose it is. An erased one by its id alone."""
     return [*erased_tags(scope, payload), f"{ID_TAG}={_shown(receipt_id)}"]
+
+
+def indexed_texts(receipt_id: bytes, scope: bytes, tags: Sequence[str]) -> list[str]:
+    """The same, of a receipt whose tags are known, so that its payload need not be read."""
+    return [*tags, f"{TENANT_TAG}={tenant_of(_shown(scope))}", f"{ID_TAG}={_shown(receipt_id)}"]
 
 
 def erased_tags(scope: bytes, payload: bytes | None) -> list[str]:

@@ -39,6 +39,7 @@ from wardwright.store.postings import (
     decode,
     encode,
     gather,
+    gather_columns,
     merge,
     tag_id,
 )
@@ -93,10 +94,11 @@ _LEDGER: Final = b"\x02"
 
 _INDEX_CHUNK: Final = 1024
 _ERASE_CHUNK: Final = 256
-_UPKEEP_EVERY: Final = 512
+_UPKEEP_EVERY: Final = 1024
 _LOG_PAGES: Final = 16_384
 """A write-ahead log longer than this (64 MB) is made to start anew."""
 _PLACES: Final = 16_384
+_RECENT: Final = 4_096
 _NEW_SCOPE: Final = "INSERT INTO scope (key) VALUES (?)"
 _NO_EPOCH: Final = 2**63 - 1
 _RECEIPT: Final = (
@@ -134,24 +136,27 @@ class _Reader:
 class _Batch:
     """What the commits of one transaction write, gathered so that each table is met once."""
 
-    __slots__ = ("calls", "cells", "end", "places", "receipts")
+    __slots__ = ("calls", "cells", "end", "places", "receipts", "tags")
 
     def __init__(self, end: tuple[str, int, bytes]) -> None:
         self.cells: list[tuple[int, bytes, int | None, bytes]] = []
         self.calls: list[tuple[int, int]] = []
         self.receipts: list[tuple[int, bytes, int, bytes, bytes, bytes, bytes]] = []
+        self.tags: dict[int, list[str]] = {}
+        """Those of its receipts."""
         self.places: dict[str, tuple[int, int]] = {}
         """Id and version of the scopes it writes: the next commit of the batch is checked against them."""
         self.end = end
         """Writer, sequence and hash of the last link."""
 
-    def append(self, receipt: ReceiptRow, payload: bytes) -> ChainLink:
+    def append(self, receipt: ReceiptRow, tags: list[str], payload: bytes) -> ChainLink:
         writer, last, previous = self.end
         link = rows.next_link(writer, last, previous, receipt)
         hashed = bytes.fromhex(link.hash)
         self.receipts.append(
             (link.sequence, rows.key(receipt.id), receipt.at_ms, previous, hashed, rows.key(receipt.scope), payload)
         )
+        self.tags[link.sequence] = tags
         self.end = (writer, link.sequence, hashed)
         return link
 
@@ -192,6 +197,8 @@ class SqliteStore:
         self._end = ("", 0, b"")
         self._places: dict[str, tuple[int, int]] = {}
         """Id and version of scopes, so that a commit need not look for them."""
+        self._recent: dict[int, list[str]] = {}
+        """Tags of receipts that were committed here and perhaps not indexed yet, so that no payload need be read for them."""
         try:
             # The file holds who called what: nobody else's business.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -403,7 +410,13 @@ class SqliteStore:
 
     def commit_all(self, commits: Sequence[Commit]) -> list[ChainLink | VersionConflict | SealedMissing | None]:
         # Whatever needs no turn is done before it: other processes wait meanwhile.
-        packed = [None if one.receipt is None else rows.pack(one.receipt.tags, one.receipt.body) for one in commits]
+        packed: list[tuple[list[str], bytes] | None] = []
+        for one in commits:
+            if one.receipt is None:
+                packed.append(None)
+            else:
+                texts = rows.tag_texts(one.receipt.tags)
+                packed.append((texts, rows.pack(texts, one.receipt.body)))
         seat = self._hot
         with seat.lock:
             self._check_open()
@@ -420,7 +433,10 @@ class SqliteStore:
         return outcomes
 
     def _commit_batch(
-        self, connection: sqlite3.Connection, commits: Sequence[Commit], packed: Sequence[bytes | None]
+        self,
+        connection: sqlite3.Connection,
+        commits: Sequence[Commit],
+        packed: Sequence[tuple[list[str], bytes] | None],
     ) -> list[ChainLink | VersionConflict | SealedMissing | None]:
         execute = connection.execute
         outcomes: list[ChainLink | VersionConflict | SealedMissing | None] = []
@@ -428,7 +444,7 @@ class SqliteStore:
         try:
             self._forget_if_changed(connection)
             batch = _Batch(self._end)
-            for commit, payload in zip(commits, packed, strict=True):
+            for commit, made in zip(commits, packed, strict=True):
                 try:
                     places = self._check(connection, commit, batch)
                 except (VersionConflict, SealedMissing) as error:
@@ -436,8 +452,8 @@ class SqliteStore:
                     continue
                 self._gather(connection, commit, places, batch)
                 link = None
-                if commit.receipt is not None and payload is not None:
-                    link = batch.append(commit.receipt, payload)
+                if commit.receipt is not None and made is not None:
+                    link = batch.append(commit.receipt, *made)
                 outcomes.append(link)
             self._write(connection, batch)
             execute("COMMIT")
@@ -451,6 +467,9 @@ class SqliteStore:
         if len(self._places) > _PLACES:
             self._places.clear()
         self._places.update(batch.places)
+        if len(self._recent) > _RECENT:
+            self._recent.clear()
+        self._recent.update(batch.tags)
         return outcomes
 
     def _forget_if_changed(self, connection: sqlite3.Connection) -> None:
@@ -729,22 +748,16 @@ class SqliteStore:
         """Moves the watermark by one chunk; True when there may be more. Only the merging holds up writers."""
         with self._reading(seat) as connection:
             indexed = self._chain_row(connection, "indexed")[0]
-            found = connection.execute(
-                "SELECT sequence, at_ms, id, scope, payload FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
-                (indexed, _INDEX_CHUNK),
-            ).fetchall()
+            found = self._to_index(connection, indexed)
         if not found:
             return False
-        postings, spans = gather(
-            (cursor, at_ms, rows.indexed_tags(receipt_id, scope, payload))
-            for cursor, at_ms, receipt_id, scope, payload in found
-        )
+        postings, spans = gather_columns(found)
         with self._writing(seat) as connection:
             if self._chain_row(connection, "indexed")[0] != indexed:
                 return True
             connection.executemany(
                 "INSERT INTO posting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = merge_postings(bits, excluded.bits)",
-                [(bucket, tag, encode(bits)) for (bucket, tag), bits in postings.items()],
+                postings,
             )
             connection.executemany(
                 "INSERT INTO span VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
@@ -752,7 +765,33 @@ class SqliteStore:
                 spans,
             )
             connection.execute("UPDATE chain SET indexed = ?", (found[-1][0],))
+        for cursor, _, _ in found:
+            self._recent.pop(cursor, None)
         return len(found) == _INDEX_CHUNK
+
+    def _to_index(self, connection: sqlite3.Connection, indexed: int) -> list[tuple[int, int, list[str]]]:
+        """The next chunk behind the watermark: cursor, time, tags."""
+        recent = self._recent
+        found = connection.execute(
+            "SELECT sequence, at_ms, id, scope, payload IS NULL FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
+            (indexed, _INDEX_CHUNK),
+        ).fetchall()
+        known: list[tuple[int, int, list[str]]] = []
+        for cursor, at_ms, receipt_id, scope, erased in found:
+            tags = None if erased else recent.get(cursor)
+            if tags is None:
+                # Another process wrote some: then all are read.
+                break
+            known.append((cursor, at_ms, rows.indexed_texts(receipt_id, scope, tags)))
+        else:
+            return known
+        return [
+            (cursor, at_ms, rows.indexed_tags(receipt_id, scope, payload))
+            for cursor, at_ms, receipt_id, scope, payload in connection.execute(
+                "SELECT sequence, at_ms, id, scope, payload FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
+                (indexed, _INDEX_CHUNK),
+            )
+        ]
 
     def postings(
         self, places: Sequence[Place], blocks: Sequence[int]
