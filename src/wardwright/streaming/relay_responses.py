@@ -13,22 +13,13 @@ from typing import Final
 from wardwright.errors import WireError
 from wardwright.streaming.relay import Relay, copied, written
 from wardwright.wire import responses
+from wardwright.wire.bare import RESPONSE
 from wardwright.wire.body import Json, Object
 from wardwright.wire.edits import objects
 from wardwright.wire.turn import Turn
 
 _OPENING: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
-_FIELDS: Final = frozenset(
-    {
-        "background", "billing", "completed_at", "conversation", "created_at", "error", "frequency_penalty", "id",
-        "incomplete_details", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation", "object",
-        "output", "parallel_tool_calls", "presence_penalty", "previous_response_id", "prompt", "prompt_cache_key",
-        "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "status", "store",
-        "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "usage", "user",
-    }
-)  # fmt: skip
-"""Of a response. What is not listed stays here, unless the operator lets it through: it may tell a call once more."""
 _HOSTED: Final = frozenset(
     {
         "code_interpreter_call",
@@ -257,7 +248,7 @@ class ResponsesRelay(Relay):
     def _response(self, response: Json) -> Object:
         given: Object = {}
         if isinstance(response, dict):
-            given = {key: response[key] for key in response if key in _FIELDS or key in self._passing}
+            given = {key: response[key] for key in response if key in RESPONSE or key in self._passing}
         return {**given, **self._same, **self._head}
 
     def _held(self, body: Object) -> Object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from wardwright.wire import bare
 from wardwright.wire.anthropic import TOOLSETS, parse_reply, parse_request
 from wardwright.wire.body import Json, Object
 from wardwright.wire.edits import (
@@ -395,6 +396,7 @@ def keep_calls(
         reply["content"] = [one for one in content if not any(one is block for block in gone)]
     if not left and reply.get("stop_reason") == "tool_use":
         reply["stop_reason"] = "end_turn"
+    bare.message(reply)
 
 
 def answered(request: Object, reply: Object, results: Mapping[int, ToolAnswer]) -> Object:
@@ -473,6 +475,7 @@ def _use(call: SplicedCall) -> Object:
 
 
 def join(first: Object, later: Object) -> Object:
+    bare.message(first)
     said = [block for block in objects(first.get("content")) if block.get("type") != "tool_use"]
     reply: Object = {**later, "content": [*said, *objects(later.get("content"))]}
     reply.update((key, first[key]) for key in ("id", "model") if first.get(key) is not None)

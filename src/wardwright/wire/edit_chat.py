@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from wardwright.wire import bare
 from wardwright.wire.body import Json, Object
 from wardwright.wire.edits import (
     NO_RENAMES,
@@ -354,6 +355,7 @@ def keep_calls(
                 message["content"] = ""
             if choice is not None and choice.get("finish_reason") in ("tool_calls", "function_call"):
                 choice["finish_reason"] = "stop"
+    bare.completion(reply)
 
 
 def answered(request: Object, reply: Object, results: Mapping[int, ToolAnswer]) -> Object:
@@ -434,6 +436,7 @@ def splice(request: Object, splices: Sequence[Splice]) -> None:
 
 
 def join(first: Object, later: Object) -> Object:
+    bare.completion(first)
     before = _choices(first)
     choices: list[Json] = []
     for at, choice in enumerate(_choices(later)):

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
+from wardwright.wire import bare
 from wardwright.wire.body import Json, Object
 from wardwright.wire.edits import (
     EVERYTHING,
@@ -413,6 +414,7 @@ def keep_calls(
             gone.append(one.entry)
     if gone:
         reply["output"] = _without(_entries(reply), gone)
+    bare.response(reply)
 
 
 def _without(entries: Sequence[Object], gone: Sequence[Object]) -> list[Json]:
@@ -541,6 +543,7 @@ def _call(call: SplicedCall, kind: str) -> Object:
 
 
 def join(first: Object, later: Object) -> Object:
+    bare.response(first)
     entries = _entries(first)
     calls = [entry for entry in entries if _is_call(entry)]
     reply: Object = {**later, "output": [*_without(entries, calls), *_entries(later)]}
