@@ -169,8 +169,10 @@ def build(
     """The receipt of one exchange: its gates in the order they were judged. `rules` are those of `rules_of`."""
     # What is empty is not even looked at twice: this is on the path of every exchange.
     first, last = judged[0], _deciding(judged)
-    found = any(one.ruling.findings for one in judged)
-    hidden = found and not capture and any(_tells(finding) for one in judged for finding in one.ruling.findings)
+    hidden = False
+    for one in judged:
+        if one.ruling.findings and not capture:
+            hidden = hidden or any(_tells(finding) for finding in one.ruling.findings)
     gates: list[dict[str, Any]] = []
     contexts: dict[int, dict[str, Any]] = {}
     message = last.ruling.message
@@ -457,7 +459,10 @@ def _named(fact: Mapping[str, Any]) -> str:
 
 def _deciding(judged: Sequence[Judged]) -> Judged:
     """The gate the decision is about: the first that did not simply allow, else the last."""
-    return next((one for one in judged if one.ruling.decision != "allow"), judged[-1])
+    for one in judged:
+        if one.ruling.decision != "allow":
+            return one
+    return judged[-1]
 
 
 def _context(ruling: Ruling, primary: dict[str, Any] | None) -> dict[str, Any]:
@@ -655,8 +660,9 @@ def _gate(judged: Judged, shown: _Shown | None, *, capture: bool) -> tuple[dict[
         gate["blocked_tools"] = list(ruling.blocked_tools)
     if ruling.stripped or ruling.withheld_server_tools:
         gate["withheld"] = _withheld(ruling)
-    if route := _fields(ruling.route):
-        gate["route"] = route
+    route = ruling.route
+    if route.model or route.allowed or route.prefer:
+        gate["route"] = _fields(route)
     if ruling.reask:
         gate["reask"] = True
     if ruling.binds_next:
