@@ -32,6 +32,7 @@ from wardwright.history.requests import (
     MAX_NAME,
     MAX_STRIPPED,
     REQUESTS,
+    Fields,
     RequestRecord,
     capped,
     put,
@@ -278,7 +279,8 @@ def _record_request(run: Run, ruling: Ruling) -> None:
     flags = (BOUND_BY_REPLY if session.registers.get(BOUND) is not None else 0) | (
         CHANGED_TOOLS if observed.changed else 0
     )
-    record = RequestRecord(
+    # A plain tuple will do: it is written down at once.
+    record: Fields = (
         observed.transcript_digest or JUDGED,
         session.turn,
         observed.news_from,
@@ -292,13 +294,14 @@ def _record_request(run: Run, ruling: Ruling) -> None:
         _stripped(run, ruling) if ruling.stripped or ruling.withheld_server_tools else (),
     )
     before = observed.before
-    if before is not None and before.turn == record.turn:
+    if before is not None and before.turn == session.turn:
         # The same transcript twice, and no reply yet: whichever is answered first meets what either would.
-        record = record._replace(
-            flags=before.flags | record.flags,
-            bundles=tuple(dict.fromkeys((*before.bundles, *record.bundles))),
-            repairing=capped(tuple(dict.fromkeys((*before.repairing, *record.repairing)))),
-            stripped=_merged(before.stripped, record.stripped),
+        again = RequestRecord(*record)
+        record = again._replace(
+            flags=before.flags | again.flags,
+            bundles=tuple(dict.fromkeys((*before.bundles, *again.bundles))),
+            repairing=capped(tuple(dict.fromkeys((*before.repairing, *again.repairing)))),
+            stripped=_merged(before.stripped, again.stripped),
         )
     session.changes[REQUESTS] = put(session.registers.get(REQUESTS), record)
 

@@ -195,11 +195,10 @@ def scope_key(kind: ScopeKind, caller: Caller) -> str:
     """Key of a scope: always bound to the tenant, so that two tenants never share one. A missing id is one shared scope."""
     tenant = caller.tenant
     value: str = tenant if kind == "tenant" else getattr(caller, kind)
-    key = SEPARATOR.join((kind, tenant, value))
-    if key.count(SEPARATOR) != 2:
+    if SEPARATOR in value or SEPARATOR in tenant:
         # A border inside an id would let one tenant's session pass for another's.
         raise WireError("Ids of callers must not hold the control character U+001F.")
-    return key
+    return f"{kind}{SEPARATOR}{tenant}{SEPARATOR}{value}"
 
 
 def apply(registers: Registers, delta: Delta) -> Registers:

@@ -104,6 +104,8 @@ class Surface:
     """What a session that sees its first surface pins."""
     judged: dict[str, Any] = field(default_factory=dict[str, Any])
     """Scratch for the evaluator: what it found out about this surface under one plan."""
+    quiet: object = None
+    """The rules that it found to be about none of these tools."""
 
 
 class Observed:
@@ -247,7 +249,11 @@ def _written_slowly(word: Word) -> bytes:
 def _digests(words: Sequence[Word], length: int, key: bytes) -> tuple[str, str]:
     """Digest of the first `length` items, and of all of them."""
     if not 0 < length <= len(words):
-        return "", _sha256(key + _written(words)).hexdigest()[:32]
+        try:
+            written = orjson.dumps(words)[1:-1]  # as `_written` does, without the call
+        except TypeError:
+            written = _written(words)
+        return "", _sha256(key + written).hexdigest()[:32]
     hasher = _sha256(key + _written(words[:length]))
     first = hasher.hexdigest()[:32]
     if length < len(words):
@@ -601,7 +607,8 @@ class Observer:
         # What came since the last released reply, or with this very request before, is still to be judged.
         waiting = head.asked_turn == now
         news_turn = head.news_turn if waiting else now if not known else now + 1
-        seen.news_from, seen.news_turn = start, min(news_turn, now)
+        seen.news_from = start
+        seen.news_turn = news_turn if news_turn < now else now
         requests = registers.get(REQUESTS)
         before = None if requests is None else find(requests, whole)
         if before is not None:
@@ -764,7 +771,7 @@ class Observer:
             seen.notes.append("omitted" if missing else "branched")
         if user_turns:
             seen.user_turns = tuple(user_turns)
-        if any(repairing.values()):
+        if repairing:
             seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
         if seen.repairing or turn.caller.claimed_session_id:
             self._inferred(turn, seen, repairing.values())

@@ -6,7 +6,7 @@ its transcript. A reply to a request that is no longer known is never guessed at
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from wardwright.errors import GovernanceUnavailable
 from wardwright.history.ledger import RegisterKey, RegisterValue, ScopeState
@@ -26,6 +26,10 @@ BOUND_BY_REPLY: Final = 1
 """Flag: routes that an earlier reply asked for held for it."""
 CHANGED_TOOLS: Final = 2
 """Flag: it declared tools whose definition had changed."""
+
+
+Fields: TypeAlias = tuple[str, int, int, int, int, int, int, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""Those of a `RequestRecord`."""
 
 
 class RequestRecord(NamedTuple):
@@ -77,7 +81,7 @@ def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
     return next((record for record in read(value) if record.name == name), None)
 
 
-def put(value: RegisterValue | None, record: RequestRecord) -> RegisterValue:
+def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
     *head, bundles, repairing, stripped = record
     fields = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
@@ -89,7 +93,7 @@ def put(value: RegisterValue | None, record: RequestRecord) -> RegisterValue:
     at = 0
     while at < len(flat):
         end = at + 1 + flat[at]
-        if flat[at + 1] != record.name:
+        if flat[at + 1] != record[0]:
             kept.append(flat[at:end])
         at = end
     return tuple([scalar for one in (*kept[1 - MAX_REQUESTS :], packed) for scalar in one])

@@ -627,7 +627,7 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
                 _bound(run, rules)
             if rules.request_texts:
                 _texts(run, rules)
-            if observed.surface.facts:
+            if observed.surface.quiet is not rules or observed.changed:
                 _declared(run, rules)
             for rule in rules.sticky:
                 if "request" in rule.gates:
@@ -898,8 +898,6 @@ def _declared(run: Run, rules: RuleSet) -> None:
     observed = run.observed
     surface = observed.surface
     memo = surface.judged.get("ops")
-    if memo is not None and memo[0] is rules and not memo[1] and not observed.changed:
-        return  # no rule is about any of them
     first = len(observed.facts)
     if observed.changed:
         pairs = [
@@ -912,6 +910,7 @@ def _declared(run: Run, rules: RuleSet) -> None:
             surface.judged["ops"] = memo
         known = cast("list[tuple[int, ToolFact, Candidates]]", memo[1])
         if not known:
+            surface.quiet = rules
             return
         pairs = [(first + number, fact, candidates) for number, fact, candidates in known]
     for index, fact, candidates in pairs:

@@ -155,6 +155,8 @@ _PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
     "file": (frozenset({"type", "file", "cache_control", "prompt_cache_breakpoint"}), None),
 }
 
+_new = object.__new__
+"""Makes the items of the usual shapes below without a Python call each: a transcript has many."""
 _SPEAKERS: Final[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "developer"}
 
 
@@ -186,19 +188,33 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
             if role == "tool":
                 call_id = message.get("tool_call_id")
                 if isinstance(call_id, str) and len(message) == 3:
-                    items.append(ResultItem(call_id, content))
+                    result = _new(ResultItem)
+                    result.call_id = call_id
+                    result.content = content
+                    result.is_error = None
+                    result.name = ""
+                    result.parts = ()
+                    items.append(result)
                     continue
             elif len(message) == 2 and (role == "user" or role == "system"):
                 if content:
-                    items.append(TextItem("user" if role == "user" else "system", content))
+                    text = _new(TextItem)
+                    text.role = "user" if role == "user" else "system"
+                    text.text = content
+                    text.parts = ()
+                    items.append(text)
                 continue
         _message(message, role, items, index, passing)
     tools: Sequence[DeclaredTool] = _KNOWN.read(fields.get("tools"), passing)
     if not common:
         tools = [*tools, *further] if (further := _further_tools(fields, passing)) else tools
-    choice = _tool_choice(fields, tools, passing)
-    turn = Turn("request", "chat_completions", text_of(fields, "model", ""), items, tools, choice, NOBODY)
-    if fields.get("stream") is True:
+    # Most requests force no tool and name their model.
+    choice = None if common and "tool_choice" not in fields else _tool_choice(fields, tools, passing)
+    model = fields.get("model")
+    if not isinstance(model, str):
+        model = text_of(fields, "model", "")
+    turn = Turn("request", "chat_completions", model, items, tools, choice, NOBODY)
+    if "stream" in fields and fields["stream"] is True:
         turn.stream = True
     if common:
         return turn
@@ -494,7 +510,11 @@ def _assistant(
                         name = function["name"]
                         arguments = function["arguments"]
                         if isinstance(name, str) and isinstance(arguments, str):
-                            items.append(CallItem(call_id, name, arguments))
+                            made = _new(CallItem)
+                            made.id = call_id
+                            made.name = name
+                            made.arguments = arguments
+                            items.append(made)
                             continue
             except KeyError:
                 pass  # another shape
