@@ -29,7 +29,7 @@ from wardwright.alerts import Alerts
 from wardwright.approvals import Held
 from wardwright.deployment import Deployment, ModelSettings
 from wardwright.errors import GovernanceUnavailable, ProviderFailed, SealedMissing, WardwrightError, WireError
-from wardwright.gates import Gates, Kept, Verdict
+from wardwright.gates import NOTHING, Gates, Keep, Kept, Verdict
 from wardwright.gateway import passes
 from wardwright.history import EMPTY_SCOPE, ReceiptRow, RegisterKey, ScopeState, scope_key
 from wardwright.keys import Keyring, SealBroken
@@ -68,6 +68,11 @@ _UNDECIDED: Final[Mapping[str, str]] = {
     "pending": "This still waits for an operator's approval. Send the same request again later.",
     "rejected": "This was rejected by an operator. Do something else.",
 }
+
+_USED: Final = (
+    "Nothing is held for this request any more: it was released just now. Send it without the handle to ask anew."
+)
+_FAILED: Final = "The gateway failed, so nothing passes. Its operator finds the reason in the log."
 
 Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
 
@@ -135,12 +140,10 @@ class Gateway:
 class Refused(Exception):
     """Ends an exchange: what the caller is told, and what its receipt says."""
 
-    def __init__(self, refusal: Refusal, status: receipts.Status, *, recorded: bool = False) -> None:
+    def __init__(self, refusal: Refusal, status: receipts.Status) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
         self.status: receipts.Status = status
-        self.recorded = recorded
-        """The receipt is committed already, with the ruling."""
 
 
 class _Lifted(Exception):
@@ -189,7 +192,8 @@ class Exchange:
     mediated: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rounds: list[_Round] = field(default_factory=list[_Round])
     selected: str = ""
-    recorded: bool = False
+    kept: Kept = NOTHING
+    """The last that was made with a receipt: committed or not, it says."""
     relay: Relay | None = None
     injected: frozenset[str] = frozenset()
     hidden: frozenset[str] = frozenset()
@@ -215,24 +219,33 @@ class Exchange:
         """Answers the request. Raises nothing but cancellation."""
         self.receipt_id = receipts.receipt_id(self.gateway.now_ms(), os.urandom(10))
         try:
-            await self._sequence()
-        except Refused as refused:
-            await self._refuse(refused)
-        except WireError as error:
-            await self._refuse(
-                Refused(self._refusal(error.status, "invalid_request_error", error.code, str(error)), "failed")
-            )
-        except WardwrightError as error:
-            unavailable = Refusal(503, "governance_unavailable", "governance_unavailable", _told(error))
-            await self._refuse(Refused(unavailable, "unavailable"))
+            refused = await self._fail_closed()
+            if refused is not None:
+                await self._refuse(refused)
         except asyncio.CancelledError:
             await asyncio.shield(self._abandoned())
             raise
+
+    async def _fail_closed(self) -> Refused | None:
+        """All of it, up to the answer or to why there is none."""
+        try:
+            return await self._sequence()
+        except Refused as refused:
+            return refused
+        except WireError as error:
+            return Refused(self._refusal(error.status, "invalid_request_error", error.code, str(error)), "failed")
+        except SealedMissing:
+            return Refused(self._refusal(410, "approval_required", "sealed_missing", _USED), "blocked")
+        except WardwrightError as error:
+            return Refused(
+                self._refusal(503, "governance_unavailable", "governance_unavailable", _told(error)), "unavailable"
+            )
         except Exception as error:  # noqa: BLE001
             # INVARIANT: G19, whatever fails here lets nothing pass, and is told as an outage.
             self.gateway.metrics.failed(error)
-            unavailable = Refusal(503, "governance_unavailable", "governance_unavailable", "The gateway failed.")
-            await self._refuse(Refused(unavailable, "unavailable"))
+            return Refused(
+                self._refusal(503, "governance_unavailable", "governance_unavailable", _FAILED), "unavailable"
+            )
 
     async def _sequence(self) -> None:
         turn = await self._identify()
@@ -262,9 +275,7 @@ class Exchange:
             message = (
                 "This model needs a session: send the header X-Wardwright-Session-Id, the same for one conversation."
             )
-            raise Refused(
-                self._refusal(400, "invalid_request_error", "session_required", message), "failed", recorded=True
-            )
+            raise Refused(self._refusal(400, "invalid_request_error", "session_required", message), "failed")
         turn.caller = caller
         turn.claims_trusted = inbound.claims_trusted
         settings = self._settings
@@ -298,32 +309,47 @@ class Exchange:
             used = () if lifted is None else approvals.used(lifted)
             if stop is None and passes(ruling):
                 return Kept(unseal=used)
-            self.judged = [Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us)]
             if stop is None and ruling.decision == "require_approval":
                 return self._hold_request(turn, ruling, verdict.at_ms)
             return Kept(self._receipt("blocked", 403), unseal=used)
 
         try:
-            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
+            verdict = await self._judge(turn, keep)
         except _Lifted as found:
             # Somebody has approved just this request: it is judged again, knowing that.
             lifted = found.held
             turn.approvals = lifted.keys
-            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
+            verdict = await self._judge(turn, keep)
         ruling = verdict.ruling
-        self._settle(turn, verdict)
         if stop is not None:
             refusal = self._refusal(403, "policy_violation", "emergency_stop", stop)
-            raise Refused(refusal, "blocked", recorded=True)
+            raise Refused(refusal, "blocked")
         if not passes(ruling):
             raise self._denied(turn, ruling)
         return ruling
 
-    def _settle(self, turn: Turn, verdict: Verdict) -> None:
-        """What follows a committed ruling whatever it was."""
-        gateway, ruling = self.gateway, verdict.ruling
-        if not self.judged or self.judged[-1].ruling is not ruling:
-            self.judged.append(Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us))
+    async def _judge(self, turn: Turn, keep: Keep) -> Verdict:
+        """The committed verdict on a turn, and what follows whatever it was."""
+        gateway = self.gateway
+        entry: Judged | None = None
+
+        def noted(verdict: Verdict) -> Kept:
+            nonlocal entry
+            # Before the commit, so that whoever is cut off during it has on its receipt what was committed.
+            self._unjudge(entry)
+            entry = Judged(turn, verdict.ruling, verdict.at_ms, verdict.elapsed_us)
+            self.judged.append(entry)
+            kept = keep(verdict)
+            if kept.receipt is not None:
+                self.kept = kept
+            return kept
+
+        try:
+            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, noted)
+        except Exception:
+            self._unjudge(entry)
+            raise
+        ruling = verdict.ruling
         gateway.metrics.decided(ruling.gate, ruling.decision, verdict.elapsed_us)
         for finding in ruling.alerts:
             gateway.alerts.emit(
@@ -337,6 +363,12 @@ class Exchange:
                     "receipt_id": self.receipt_id,
                 }
             )
+        return verdict
+
+    def _unjudge(self, entry: Judged | None) -> None:
+        """Forgets a judgement that was not committed."""
+        if entry is not None:
+            self.judged = [one for one in self.judged if one is not entry]
 
     # approvals
 
@@ -680,7 +712,6 @@ class Exchange:
         if reply.held and held is not None:
             turn.approvals = held.keys
         step: Next = "refuse"
-        before = list(self.judged)
 
         def keep(verdict: Verdict) -> Kept:
             nonlocal step
@@ -695,7 +726,6 @@ class Exchange:
             # A stop may have come while the provider was at work.
             self.stopped = gateway.overlay.stopped(turn.caller, [call.name for call in ruling.calls]) or ""
             step = "refuse" if self.stopped else self._next(ruling)
-            self.judged = [*before, Judged(turn, ruling, verdict.at_ms, verdict.elapsed_us)]
             unseal = approvals.used(held) if reply.held and held is not None else ()
             denied = tuple(call.call_id for call in ruling.calls if "tool_mediation" in call.rules)
             if step == "release":
@@ -713,11 +743,10 @@ class Exchange:
                 return Kept(self._receipt("blocked", 403), unseal=unseal)
             return Kept(unseal=unseal, denied=denied)
 
-        verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
-        self._settle(turn, verdict)
+        verdict = await self._judge(turn, keep)
         if self.stopped:
             refusal = self._refusal(403, "policy_violation", "emergency_stop", self.stopped)
-            raise Refused(refusal, "blocked", recorded=True)
+            raise Refused(refusal, "blocked")
         if step in ("hold", "refuse"):
             raise self._denied(request_turn, verdict.ruling)
         return verdict, step
@@ -791,9 +820,7 @@ class Exchange:
             server_tools=self.injected,
             request=request.request,
         )
-        verdict = await gateway.gates.judge(self.live.deployment.plan, result)
-        self._settle(result, verdict)
-        ruling = verdict.ruling
+        ruling = (await self._judge(result, _nothing)).ruling
         if ruling.decision == "block":
             raise Refused(self._policy(ruling), "blocked")
         judged = ruling.calls[0] if ruling.calls else None
@@ -879,8 +906,7 @@ class Exchange:
             request_turn, request = self.judged[0].turn, self.judged[0].ruling
             answers = await self._answers(request_turn, request, reply, ruling)
             seal = (self._splice_row(reply.turn, ruling, answers, self.gateway.now_ms()),)
-            await self.gateway.gates.record(Kept(self._receipt("released", 200), seal=seal))
-        self.recorded = True
+            await self._record(Kept(self._receipt("released", 200), seal=seal))
         calls = tuple(
             replace(call, status="deny_call") if call.status == "allow" and call.name in self.injected else call
             for call in ruling.calls
@@ -934,12 +960,13 @@ class Exchange:
         """Tells the caller; commits the receipt first where the ruling's commit did not hold it."""
         refusal = refused.refusal
         refusal.receipt_id = refusal.receipt_id or self.receipt_id
-        if not refused.recorded and not self.recorded and self.judged:
+        if self.judged and not self.kept.committed:
             try:
-                await self.gateway.gates.record(Kept(self._receipt(refused.status, refusal.status, refusal.message)))
-            except WardwrightError as error:
-                refusal = Refusal(503, "governance_unavailable", "governance_unavailable", _told(error))
-        self.recorded = True
+                await self._record(Kept(self._receipt(refused.status, refusal.status, refusal.message)))
+            except Exception as error:  # noqa: BLE001
+                # INVARIANT: G19, what cannot be recorded is an outage, and the caller is told so.
+                self.gateway.metrics.failed(error)
+                refusal = self._refusal(503, "governance_unavailable", "governance_unavailable", _FAILED)
         self.gateway.metrics.refused(refusal.kind)
         wire = self.inbound.wire
         if self.started:
@@ -949,14 +976,23 @@ class Exchange:
             return
         await self.sink.answer(refusal.status, self._headers(), orjson.dumps(edit.of(wire).refusal(refusal)))
 
+    async def _record(self, kept: Kept) -> None:
+        self.kept = kept
+        await self.gateway.gates.record(kept)
+
     async def _abandoned(self) -> None:
-        """The caller went away: what was judged is recorded all the same."""
-        if self.judged and not self.recorded:
-            self.recorded = True
-            try:
-                await self.gateway.gates.record(Kept(self._receipt("failed", 499, "The caller went away.")))
-            except WardwrightError as error:
-                self.gateway.metrics.failed(error)
+        """The caller went away: what was judged is recorded all the same, unless it was before."""
+
+        def last() -> Kept:
+            if not self.judged or self.kept.committed:
+                return NOTHING
+            return Kept(self._receipt("failed", 499, "The caller went away."))
+
+        try:
+            await self.gateway.gates.record(last)
+        except Exception as error:  # noqa: BLE001
+            # INVARIANT: nobody is left who could be told.
+            self.gateway.metrics.failed(error)
 
     def _receipt(self, status: receipts.Status, http_status: int, error: str = "") -> ReceiptRow:
         outcome = Outcome(
@@ -995,10 +1031,14 @@ class Exchange:
             refusal.approval = self._handle(turn)
             if self.decided:
                 refusal.code, refusal.message = f"approval_{self.decided}", _UNDECIDED[self.decided]
-            return Refused(refusal, "held", recorded=True)
+            return Refused(refusal, "held")
         if ruling.reask or (ruling.decision != "block" and not ruling.message):
             refusal.message = "The model kept asking for what is not allowed. Ask for something else."
-        return Refused(refusal, "blocked", recorded=True)
+        return Refused(refusal, "blocked")
+
+
+def _nothing(_: Verdict) -> Kept:
+    return NOTHING
 
 
 def _told(error: WardwrightError) -> str:

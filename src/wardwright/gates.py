@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
     """The session's digest key."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Kept:
     """What is committed with a ruling."""
 
@@ -80,6 +80,8 @@ class Kept:
     """The gateway's own, beside those of the rules; in the session's scope."""
     denied: Sequence[str] = ()
     """Ids of calls that the ruling let pass and mediation did not: the ledger must not say that the caller has them."""
+    committed: bool = False
+    """Set by the gate when the receipt is: whoever was cut off while waiting looks here, and records nothing twice."""
 
 
 NOTHING: Final = Kept()
@@ -96,7 +98,7 @@ class _Job:
         self.plan = plan
         self.turn = turn
         self.keep = keep
-        self.kept = NOTHING
+        self.kept: Kept | Callable[[], Kept] = NOTHING
         self.scope = "" if turn is None else scope_key("session_id", turn.caller)
         self.tries = 0
 
@@ -120,8 +122,9 @@ class Gates:
         """The committed verdict on one turn."""
         return await self._enter(_Job(asyncio.get_running_loop().create_future(), plan, turn, keep))
 
-    async def record(self, kept: Kept) -> None:
-        """Commits what no ruling goes with: a receipt of what came of an exchange, an operator's action."""
+    async def record(self, kept: Kept | Callable[[], Kept]) -> None:
+        """Commits what no ruling goes with: a receipt of what came of an exchange, an operator's action. A function is called
+        once everything that waited before is committed or refused."""
         job = _Job(asyncio.get_running_loop().create_future(), None, None, None)
         job.kept = kept
         await self._enter(job)
@@ -176,7 +179,7 @@ class Gates:
         for job in jobs:
             try:
                 if job.turn is None or job.plan is None:
-                    kept = job.kept
+                    kept = job.kept = job.kept if isinstance(job.kept, Kept) else job.kept()
                     commits.append(Commit(Delta(now), kept.receipt, kept.seal, kept.unseal))
                     judged.append((job, None))
                 elif job.scope in sessions:
@@ -209,6 +212,8 @@ class Gates:
                 self._forget(job.scope)
                 job.tries += 1
                 outcome = None if job.tries < TRIES else GovernanceUnavailable("The session is busy; try again.")
+            elif isinstance(job.kept, Kept) and job.kept.receipt is not None:
+                job.kept.committed = True
             outcomes.append((job, outcome))
         return outcomes
 
@@ -236,7 +241,7 @@ class Gates:
         started = perf_counter_ns()
         ruling, delta = govern(plan, registers, turn, now)
         verdict = Verdict(ruling, now, session, (perf_counter_ns() - started) // 1000, key)
-        kept = NOTHING if job.keep is None else job.keep(verdict)
+        kept = job.kept = NOTHING if job.keep is None else job.keep(verdict)
         if kept.registers:
             delta.scopes[0].registers.update(kept.registers)
         for name in kept.denied:

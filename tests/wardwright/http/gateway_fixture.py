@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,17 +25,40 @@ from wardwright.wire.turn import WireName
 Result = TypeVar("Result")
 
 
+class Streamed(Canned):
+    """A stream that ends when it is told to, and tells whether somebody let go of it."""
+
+    __slots__ = ("_going", "closed", "ended")
+
+    def __init__(self, *pieces: bytes) -> None:
+        super().__init__(200, "text/event-stream", ())
+        self._going = list(pieces)
+        self.ended = asyncio.Event()
+        self.closed = False
+
+    async def __anext__(self) -> bytes:
+        if self._going:
+            return self._going.pop(0)
+        await self.ended.wait()
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class Provider:
     """Answers with the replies it was given, in turn; remembers what it was sent. A reply that is an error is raised."""
 
     name = "double"
 
     def __init__(self, wire: WireName | None = None) -> None:
-        self.replies: list[dict[str, Any] | ProviderFailed | Callable[[dict[str, Any]], dict[str, Any]]] = []
+        self.replies: list[dict[str, Any] | Streamed | Exception | Callable[[dict[str, Any]], dict[str, Any]]] = []
         self.sent: list[dict[str, Any]] = []
         self.wire = wire
         self.piece = 0
         """Bytes per piece of a stream; 0: one piece."""
+        self.before: Callable[[], Awaitable[None]] | None = None
+        """Awaited before a reply is given."""
 
     def wire_for(self, wire: WireName) -> WireName:
         return self.wire or wire
@@ -60,9 +83,13 @@ class Provider:
         await asyncio.sleep(0)
         given = orjson.loads(body)
         self.sent.append(given)
+        if self.before is not None:
+            await self.before()
         reply = self.replies.pop(0)
-        if isinstance(reply, ProviderFailed):
+        if isinstance(reply, Exception):
             raise reply
+        if isinstance(reply, Streamed):
+            return reply
         if callable(reply):
             reply = reply(given)
         if not stream:
@@ -101,20 +128,43 @@ class Running:
         self.front = application
         self.provider = provider
         self.other = other
+        self.faults: list[str] = []
+        """What a server would not have taken from us."""
+
+    def put_doubles(self) -> None:
+        """Our providers in the place of the plan's own."""
+        live = self.service.gateway.live
+        doubles = {**live.providers, "double": self.provider, "other": self.other}
+        self.service.gateway.live = replace(live, providers=doubles)
+
+    def limit(self, **limits: int) -> None:
+        """Other limits than the config says."""
+        live = self.service.gateway.live
+        deployment = replace(live.deployment, limits=replace(live.deployment.limits, **limits))
+        self.service.gateway.live = replace(live, deployment=deployment)
 
     async def post(
-        self, path: str, body: Any, headers: Mapping[str, str] | None = None, *, session: str = ""
+        self,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str] | None = None,
+        *,
+        session: str = "",
+        gone: asyncio.Event | None = None,
     ) -> Answer:
         raw = body if isinstance(body, bytes) else orjson.dumps(body)
         sent = {"host": "127.0.0.1:8787", "content-type": "application/json", **(headers or {})}
         if session:
             sent["x-wardwright-session-id"] = session
-        return await self.ask("POST", path, raw, sent)
+        return await self.ask("POST", path, raw, sent, gone)
 
-    async def ask(self, method: str, path: str, raw: bytes, headers: Mapping[str, str]) -> Answer:
+    async def ask(
+        self, method: str, path: str, raw: bytes, headers: Mapping[str, str], gone: asyncio.Event | None = None
+    ) -> Answer:
+        """`gone`: set when the caller hangs up."""
         answer = Answer()
         asked = False
-        ended = asyncio.Event()
+        ended = gone or asyncio.Event()
 
         async def receive() -> dict[str, Any]:
             nonlocal asked
@@ -124,7 +174,14 @@ class Running:
             asked = True
             return {"type": "http.request", "body": raw}
 
+        over = False
+
         async def send(message: Any) -> None:
+            nonlocal over
+            if over or (message["type"] == "http.response.start") == bool(answer.status):
+                self.faults.append(f"{message} after {answer}")
+                raise RuntimeError(f"unexpected {message['type']}")
+            over = message["type"] == "http.response.body" and not message.get("more_body")
             if message["type"] == "http.response.start":
                 answer.status = message["status"]
                 answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
@@ -175,21 +232,26 @@ def running(
     *,
     clock_ms: Callable[[], int] | None = None,
     wire: WireName | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Result:
     """Opens a gateway over `config`, whose providers `double` and `other` are ours, and lets `story` happen in it."""
 
     async def main() -> Result:
         path = tmp_path / "gateway.yaml"
         path.write_text(config)
-        options: dict[str, Any] = {} if clock_ms is None else {"clock_ms": clock_ms}
+        options: dict[str, Any] = {"environ": environ}
+        if clock_ms is not None:
+            options["clock_ms"] = clock_ms
         service = Service(parse_config(config, str(path)), str(tmp_path / "gateway.db"), "127.0.0.1", **options)
         application = front(service)
         await application.open()
         provider, other = Provider(wire), Provider(wire)
-        live = service.gateway.live
-        service.gateway.live = replace(live, providers={**live.providers, "double": provider, "other": other})
+        gateway = Running(service, application, provider, other)
+        gateway.put_doubles()
         try:
-            return await story(Running(service, application, provider, other))
+            result = await story(gateway)
+            assert gateway.faults == []
+            return result
         finally:
             await application.close()
 
