@@ -57,10 +57,15 @@ class Sink:
         await self._start(status, headers, (_JSON, (b"content-length", b"%d" % len(data))))
         await self._send({"type": "http.response.body", "body": data})
 
+    # A comment may be due while the answer ends: nothing begins or follows then.
+
     async def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
-        await self._start(status, headers, (_EVENTS,))
+        if self.open:
+            await self._start(status, headers, (_EVENTS,))
 
     async def write(self, data: bytes) -> None:
+        if not self.open:
+            return
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self) -> None:

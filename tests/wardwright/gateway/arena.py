@@ -105,8 +105,9 @@ class Arena:
         return self.gateway.receipt(answer)
 
     def count(self, session: str) -> int:
-        """Of the receipts of one session."""
-        return len(self.gateway.service.store.receipts(ReceiptQuery({"session_id": (session,)})).receipts)
+        """Of the exchanges of one session that have a receipt."""
+        query = ReceiptQuery({"session_id": (session,), "kind": ("exchange",)})
+        return len(self.gateway.service.store.receipts(query).receipts)
 
 
 @contextlib.contextmanager

@@ -293,3 +293,24 @@ def test_a_call_to_a_tool_that_was_not_declared(arena: Arena, denial: str, wire:
     arena.says(said(wire, "", ("bad", "wipe", {"x": CANARY})))
     before = arena.count(session)
     held(arena, BY_NAME[denial], wire, arena.post(wire, body, session), before=before)
+
+
+@pytest.mark.parametrize("theirs", WIRES)
+@pytest.mark.parametrize("denial", ["deny", "block", "approve", "loop", "hidden", "schema"])
+def test_a_provider_of_another_wire_brings_no_denied_call(
+    arena: Arena, denial: str, wire: WireName, theirs: WireName, stream: bool
+) -> None:
+    """Translated replies are judged as the caller would read them."""
+    session = arena.session()
+    body = reached(arena, BY_NAME[denial], wire, stream, session)
+    arena.actor.wire = theirs
+    try:
+        arena.says(said(theirs, "Now.", ("good", "look", {"x": "1"}), ("bad", "wipe", {"x": CANARY})))
+        answer = arena.post(wire, body, session)
+    finally:
+        arena.actor.wire = None
+    silent(answer)
+    if BY_NAME[denial].refuses:
+        assert refused(wire, answer)["rule_id"] == "the-rule"
+    else:
+        assert calls_of(wire, whole(wire, answer)) == ["look"]
