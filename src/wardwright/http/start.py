@@ -93,6 +93,9 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
             os.environ[_PREFIX + name] = value
         uvicorn.run(f"{__name__}:worker", factory=True, workers=start.workers, **_server(start, drain))
         return
+    # The server drains, then raises the signal once more for whoever was there before it: here that was the end, and it went well.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     uvicorn.Server(uvicorn.Config(_reloading(front(service)), **_server(start, drain))).run()
 
 
