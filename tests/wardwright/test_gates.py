@@ -81,7 +81,7 @@ def test_turns_of_one_session_are_judged_in_the_order_they_came(store: SqliteSto
 
 
 def test_a_conflict_is_judged_again_on_what_is_stored(store: SqliteStore) -> None:
-    """L3: another process wrote in between; the verdict that is given out knows it."""
+    """G31, L3: another process wrote in between; the verdict that is given out knows it."""
     seen: list[int] = []
 
     def another_process() -> None:
@@ -105,7 +105,7 @@ def test_a_conflict_is_judged_again_on_what_is_stored(store: SqliteStore) -> Non
 
 
 def test_what_is_kept_is_committed_with_the_ruling_or_not_at_all(store: SqliteStore) -> None:
-    """L1: delta, receipt and sealed rows are one transaction; a sealed row that is gone takes all of it back."""
+    """G31, L1: delta, receipt and sealed rows are one transaction; a sealed row that is gone takes all of it back."""
     scope = scope_key("session_id", Caller("t", session_id="s"))
     row = SealedRow(scope, "held:a", NOW + 1000, b"sealed")
 
@@ -123,7 +123,7 @@ def test_what_is_kept_is_committed_with_the_ruling_or_not_at_all(store: SqliteSt
 
 
 def test_a_store_that_cannot_be_written_refuses_everybody_who_waits(tmp_path: Path) -> None:
-    """L2: nothing passes unjudged, and the error names the store."""
+    """G19, G64, L2: nothing passes unjudged, and the error names the store."""
     store = SqliteStore(tmp_path / "gone.db")
     store.close()
 

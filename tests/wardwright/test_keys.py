@@ -86,7 +86,7 @@ def test_a_new_ring_lies_beside_the_database_for_its_owner_alone(tmp_path: Path)
 
 
 def test_a_ring_is_the_same_after_a_restart(tmp_path: Path) -> None:
-    """What was sealed and counted before goes on after."""
+    """G64: what was sealed and counted before goes on after."""
     first = Keyring.load_or_create(tmp_path / "keys", {})
     again = Keyring.load_or_create(tmp_path / "keys", {})
 
@@ -138,7 +138,7 @@ def test_a_named_file_is_never_made(tmp_path: Path) -> None:
 
 
 def test_a_database_server_needs_a_shared_ring() -> None:
-    """The refusal says what to set."""
+    """G64: the refusal says what to set."""
     assert ring_path("postgresql://db/ward") is None
     with pytest.raises(KeysUnusable) as caught:
         Keyring.load_or_create(ring_path("postgresql://db/ward"), {})
@@ -241,7 +241,7 @@ RING = Keyring.ephemeral()
 
 
 def test_a_rule_over_users_counts_equal_arguments_in_several_sessions() -> None:
-    """A new session id does not escape a loop rule: the digest key is not the session's own."""
+    """G20: a new session id does not escape a loop rule: the digest key is not the session's own."""
     plan = compile_plan(load_config(LOOP))
     registers = Registers(key=RING.session_key(SCOPE))
     statuses: list[str] = []
@@ -270,7 +270,7 @@ def test_keys_of_many_tenants_are_not_all_remembered() -> None:
 
 @given(st.binary(max_size=200), st.binary(max_size=40))
 def test_what_is_sealed_opens(plain: bytes, aad: bytes) -> None:
-    """Whatever it is and wherever it belongs."""
+    """G8: whatever it is and wherever it belongs."""
     assert RING.unseal(RING.seal(plain, aad), aad) == plain
 
 
@@ -283,7 +283,7 @@ def test_sealed_data_shows_nothing_and_is_never_twice_the_same() -> None:
 
 
 def test_sealed_data_opens_only_where_it_belongs() -> None:
-    """A row moved to another session stays shut."""
+    """G8: a row moved to another session stays shut."""
     with pytest.raises(SealBroken, match="was changed, or belongs elsewhere"):
         RING.unseal(RING.seal(b"x", b"session one"), b"session two")
 

@@ -156,7 +156,7 @@ def test_the_last_tool_takes_the_choice_with_it(wire: str) -> None:
 
 
 def test_controls_of_hosted_tools_are_set() -> None:
-    """A clamped parameter reaches the provider."""
+    """G12: a clamped parameter reaches the provider."""
     body = request("anthropic")
     body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 9}]
     found = prepared("anthropic", body, ruled=ruling(controls={"web_search": {"max_uses": 2}}))
@@ -202,7 +202,7 @@ def test_texts_are_counted_as_they_were_judged() -> None:
 
 @EACH_WIRE
 def test_a_hidden_tool_is_not_seen(wire: str) -> None:
-    """Neither its definition nor a choice of it is left, and calls to it will be denied."""
+    """G43: neither its definition nor a choice of it is left, and calls to it will be denied."""
     rules = mediation("mode: patch\nrules: [{id: no-shell, action: hide, match: {name: 'shell_*'}}]")
     found = prepared(wire, request(wire, "shell_exec", "notes", choice="shell_exec"), rules)
 
@@ -214,7 +214,7 @@ def test_a_hidden_tool_is_not_seen(wire: str) -> None:
 
 @EACH_WIRE
 def test_an_augmented_tool_says_more(wire: str) -> None:
-    """Words are added to its description and properties to its schema; nothing of its own is lost."""
+    """G43: words are added to its description and properties to its schema; nothing of its own is lost."""
     rules = mediation("""
 mode: patch
 rules:
@@ -236,7 +236,7 @@ rules:
 
 @EACH_WIRE
 def test_a_replaced_tool_keeps_its_name(wire: str) -> None:
-    """Another description, another schema, and the choice of it still holds."""
+    """G43: another description, another schema, and the choice of it still holds."""
     rules = mediation("""
 mode: patch
 rules:
@@ -290,7 +290,7 @@ rules:
 
 @EACH_WIRE
 def test_observing_changes_nothing_and_tells_what_it_would(wire: str) -> None:
-    """In observe mode only the record knows of the rules."""
+    """G43: in observe mode only the record knows of the rules."""
     rules = mediation("rules: [{id: no-shell, action: hide, match: {name: shell_exec}}]")
     body = request(wire, "shell_exec")
     found = prepared(wire, body, rules)
@@ -340,7 +340,7 @@ def test_a_hosted_tool_can_be_hidden() -> None:
 
 @EACH_WIRE
 def test_server_tools_stand_beside_the_callers(wire: str) -> None:
-    """The provider sees both; the receipt says whose each is and who sees it."""
+    """G42, G43: the provider sees both; the receipt says whose each is and who sees it."""
     found = prepared(wire, request(wire, "notes"), server_tools=[OWN])
 
     assert list(seen(wire, found)) == ["notes", "own_clock"]
@@ -382,7 +382,7 @@ def test_a_request_without_tools_gets_the_server_s(wire: str) -> None:
     ],
 )
 def test_a_server_tool_that_is_not_injected_says_why(how: dict[str, Any], reason: str) -> None:
-    """The provider does not see it, a call to it is denied, the receipt has the reason."""
+    """G42: the provider does not see it, a call to it is denied, the receipt has the reason."""
     found = prepared("chat_completions", request("chat_completions"), server_tools=[OWN], **how)
 
     assert "tools" not in found.body
@@ -410,7 +410,7 @@ def test_tools_of_an_mcp_server_are_run_there() -> None:
 @EACH_WIRE
 @pytest.mark.parametrize("name", ["own_clock", "OWN_CLOCK"])
 def test_a_caller_s_tool_with_the_name_of_a_server_tool_is_refused(wire: str, name: str) -> None:
-    """Calls to either could not be told apart; not even when the server tool is off."""
+    """G41: calls to either could not be told apart; not even when the server tool is off."""
     with pytest.raises(ToolNameCollision) as caught:
         prepared(wire, request(wire, name), server_tools=[OWN], off=["own_clock"])
 
@@ -422,7 +422,7 @@ def test_a_caller_s_tool_with_the_name_of_a_server_tool_is_refused(wire: str, na
 
 
 def test_several_choices_cannot_use_server_tools() -> None:
-    """Rounds of different choices could not be one answer."""
+    """G41: rounds of different choices could not be one answer."""
     with pytest.raises(WireError) as caught:
         prepared("chat_completions", request("chat_completions", n=2), server_tools=[OWN])
 
@@ -497,7 +497,7 @@ def call(name: str, status: Any = "allow") -> CallRuling:
 
 @pytest.mark.parametrize("name", ["shell_exec", "Shell_Exec", "shell\u200b_exec"])
 def test_a_call_to_a_hidden_tool_is_denied(name: str) -> None:
-    """However it is spelled; the model reads that it must do without."""
+    """G43: however it is spelled; the model reads that it must do without."""
     (denied,) = deny_hidden((call(name),), {"shell_exec"})
 
     assert (denied.status, denied.rules) == ("deny_call", ("tool_mediation",))
@@ -535,7 +535,7 @@ def test_another_name_of_a_hidden_tool_is_denied_too() -> None:
     [((True, True), (2, 0)), ((True, False), (0, 2)), ((False, False), (0, 0)), ((), (0, 0))],
 )
 def test_only_what_every_target_can_use_is_guaranteed(targets: tuple[bool, ...], counts: tuple[int, int]) -> None:
-    """What some can use is conditional; what none can use is not offered."""
+    """G42: what some can use is conditional; what none can use is not offered."""
     told = advertise(Advertisement(), ("a", "b"), targets).record()
 
     assert (told["guaranteed"], told["conditional"]) == counts

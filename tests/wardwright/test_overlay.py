@@ -105,7 +105,7 @@ def test_a_stop_is_released_once(overlay: Overlay) -> None:
 
 
 def test_switches_are_kept_per_model(overlay: Overlay) -> None:
-    """A server tool is off for one model and on for another, and can be switched on again."""
+    """G44: a server tool is off for one model and on for another, and can be switched on again."""
     overlay.set_switch("coding", "lookup", False, "eve", "", NOW)
     assert (overlay.off("coding"), overlay.off("other")) == ({"lookup"}, frozenset())
     assert overlay.switches() == {"coding": {"lookup"}}
@@ -116,7 +116,7 @@ def test_switches_are_kept_per_model(overlay: Overlay) -> None:
 
 
 def test_every_action_is_in_the_chain(store: Store, overlay: Overlay) -> None:
-    """Who did what to what, and why; the stop itself leads to its receipt."""
+    """G63: who did what to what, and why; the stop itself leads to its receipt."""
     stop = Stop("session", "s1", "acme")
     first = overlay.set_stop(stop, "eve", "it deletes files", NOW)
     assert overlay.stop_receipt(stop, NOW) == first
@@ -135,7 +135,7 @@ def test_every_action_is_in_the_chain(store: Store, overlay: Overlay) -> None:
 
 
 def test_every_process_follows(path: Path, overlay: Overlay) -> None:
-    """A stop set here is seen by another process with its next poll, and survives a restart."""
+    """G63: a stop set here is seen by another process with its next poll, and survives a restart."""
     other = SqliteStore(path, upkeep=False)
     following = Overlay(other, now_ms=lambda: NOW)
     overlay.set_stop(Stop("tool", "shell"), "eve", "", NOW)
@@ -158,7 +158,7 @@ def test_an_outage_leaves_a_stop_a_stop(path: Path, overlay: Overlay, store: Sto
 
 
 def test_a_new_plan_is_handed_over_once(store: Store) -> None:
-    """The epoch in the store leads: whoever activated it, every process is given the plan, once."""
+    """G30: the epoch in the store leads: whoever activated it, every process is given the plan, once."""
     given: list[PlanEpoch] = []
 
     async def on_plan(plan: PlanEpoch) -> None:

@@ -204,7 +204,7 @@ def held(arena: Arena, denial: Denial, wire: WireName, answer: Answer, *, tool: 
 
 
 def test_a_denied_call_never_reaches_the_client(arena: Arena, denial: Denial, wire: WireName, stream: bool) -> None:
-    """The plain call: every denial on every wire."""
+    """G1, G2, G24: the plain call: every denial on every wire."""
     session = arena.session()
     body = reached(arena, denial, wire, stream, session)
     arena.says(said(wire, "", ("bad", "wipe", {"x": CANARY})))
@@ -213,7 +213,7 @@ def test_a_denied_call_never_reaches_the_client(arena: Arena, denial: Denial, wi
 
 
 def test_words_before_a_denied_call_do_not_carry_it(arena: Arena, denial: Denial, wire: WireName, stream: bool) -> None:
-    """Words pass, in a stream at once; the call behind them does not."""
+    """G2: words pass, in a stream at once; the call behind them does not."""
     session = arena.session()
     body = reached(arena, denial, wire, stream, session)
     arena.says(said(wire, "I will do it now.", ("bad", "wipe", {"x": CANARY})))
@@ -224,7 +224,7 @@ def test_words_before_a_denied_call_do_not_carry_it(arena: Arena, denial: Denial
 
 
 def test_a_denied_call_beside_an_allowed_one(arena: Arena, denial: Denial, wire: WireName, stream: bool) -> None:
-    """Parallel calls: the allowed one passes alone, or nothing does."""
+    """G27: parallel calls: the allowed one passes alone, or nothing does."""
     session = arena.session()
     body = reached(arena, denial, wire, stream, session)
     arena.says(said(wire, "", ("good", "look", {"x": "1"}), ("bad", "wipe", {"x": CANARY})))

@@ -262,7 +262,7 @@ def thoughtful() -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_messages_with_thinking_and_parallel_tools(gateway: Served, claude: anthropic.Anthropic, stream: bool) -> None:
-    """Thinking passes with its signature, allowed calls in order; both go back to the provider untouched with the next request."""
+    """G2: thinking passes with its signature, allowed calls in order; both go back to the provider untouched with the next request."""
     gateway.double.says(thoughtful(), said("anthropic", "Done."))
     given: dict[str, Any] = {
         "model": "m",
@@ -321,7 +321,7 @@ def error_of(raised: Any) -> dict[str, Any]:
 
 
 def test_a_request_that_policy_refuses_raises(gateway: Served, ask: Ask, wire: Wire, stream: bool) -> None:
-    """403 is PermissionDeniedError, with rule and receipt in its body; the provider was not asked."""
+    """G34: 403 is PermissionDeniedError, with rule and receipt in its body; the provider was not asked."""
     gateway.double.says()
     with pytest.raises(client_of(wire).PermissionDeniedError) as raised:
         ask(wire, stream, messages=SECRET)
@@ -341,7 +341,7 @@ def test_a_reply_that_policy_refuses_raises(gateway: Served, ask: Ask, wire: Wir
 
 
 def test_a_stream_that_is_refused_after_words_raises(gateway: Served, ask: Ask, wire: Wire) -> None:
-    """The clients raise while they read, after the words that passed; none of them takes it for a whole answer."""
+    """G34: the clients raise while they read, after the words that passed; none of them takes it for a whole answer."""
     gateway.double.says(said(name_of(wire), "Let me see.", ("c1", "bomb", {"x": "boom"})))
     with pytest.raises(client_of(wire).APIError) as raised:
         ask(wire, True)
@@ -399,7 +399,7 @@ def test_an_unknown_model_raises(gateway: Served, ask: Ask, wire: Wire, stream: 
 
 
 def test_too_many_requests_at_once_raise(gateway: Served, ask: Ask, wire: Wire, stream: bool) -> None:
-    """429 for a key that has as many under way as it may; the one under way comes to its end."""
+    """G64: 429 for a key that has as many under way as it may; the one under way comes to its end."""
     gate = threading.Event()
     gateway.double.says(Said(said("anthropic", "Slowly."), gate=gate))
     with (
@@ -423,7 +423,7 @@ def test_a_provider_that_is_not_there_raises(gateway: Served, ask: Ask, wire: Wi
 
 
 def test_no_target_that_fits_raises(gateway: Served, ask: Ask, wire: Wire, stream: bool) -> None:
-    """503, saying why none does."""
+    """G42: 503, saying why none does."""
     with pytest.raises(client_of(wire).InternalServerError, match="window") as raised:
         ask(wire, stream, model="tiny")
     assert raised.value.status_code == 503

@@ -52,7 +52,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 def test_no_request_makes_the_gateway_fail(
     gateway: tuple[str, str], operation: APIOperation, mode: GenerationMode
 ) -> None:
-    """A request that the document allows, or does not, is answered below 500."""
+    """G63: a request that the document allows, or does not, is answered below 500."""
     address, token = gateway
 
     @given(case=operation.as_strategy(generation_mode=mode))

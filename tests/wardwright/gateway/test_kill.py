@@ -81,7 +81,7 @@ class Caller(threading.Thread):
 
 
 def test_nothing_that_was_answered_is_lost_however_often_the_gateway_is_killed(tmp_path: Path) -> None:
-    """Fifty kills: every answered request has its receipt, no session got more calls than its limit, and the chain verifies."""
+    """G31: fifty kills: every answered request has its receipt, no session got more calls than its limit, and the chain verifies."""
     (tmp_path / "gateway.yaml").write_text(CONFIG)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

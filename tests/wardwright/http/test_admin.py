@@ -103,7 +103,7 @@ def test_nothing_is_answered_without_a_token(desk: Desk, route: Route) -> None:
     "route", [one for one in ROUTES if one.role != "viewer"], ids=lambda route: f"{route.method} {route.path}"
 )
 def test_a_lower_role_is_refused(desk: Desk, route: Route) -> None:
-    """What decides or changes something needs more than looking."""
+    """G63: what decides or changes something needs more than looking."""
     lower = "viewer" if route.role == "approver" else "approver"
 
     assert desk(route.method, address(route), {}, role=lower).status == 403
@@ -174,7 +174,7 @@ def test_a_body_that_cannot_be_used_is_told(desk: Desk, raw: bytes, status: int,
 
 
 def test_only_json_is_read(desk: Desk) -> None:
-    """A form that a page of another site could send is refused before it is read."""
+    """G63: a form that a page of another site could send is refused before it is read."""
     answer = desk("POST", f"{ADMIN}/stops", raw=b"{}", headers={"content-type": "text/plain"})
 
     assert (answer.status, answer.error["code"]) == (415, "json_only")
@@ -340,7 +340,7 @@ def test_validating_is_the_command_s_check(desk: Desk, cli: Any, tmp_path: Path)
 
 
 def test_a_plan_is_activated_for_everybody_and_followed_here_at_once(desk: Desk) -> None:
-    """The epoch rises, this process rules by it, and the chain says who did it."""
+    """G63: the epoch rises, this process rules by it, and the chain says who did it."""
     made = desk.post(f"{ADMIN}/plans/activate", {"source": OTHER, "expected_epoch": 0, "note": "stricter"})
 
     assert made["epoch"] == 1
@@ -378,7 +378,7 @@ def test_two_operators_cannot_activate_over_each_other(desk: Desk) -> None:
 
 
 def test_a_roll_back_is_a_new_epoch(desk: Desk) -> None:
-    """History only grows: going back to the first plan is the third epoch."""
+    """G63: history only grows: going back to the first plan is the third epoch."""
     desk.post(f"{ADMIN}/plans/activate", {"source": PLAN, "expected_epoch": 0})
     desk.post(f"{ADMIN}/plans/activate", {"source": OTHER, "expected_epoch": 1})
     made = desk.post(f"{ADMIN}/plans/rollback", {"expected_epoch": 2})
@@ -393,7 +393,7 @@ def test_a_roll_back_is_a_new_epoch(desk: Desk) -> None:
 
 
 def test_a_session_tells_its_state_windows_and_facts(desk: Desk) -> None:
-    """Where its machines stand and why, what rules have counted, and what it did."""
+    """G63: where its machines stand and why, what rules have counted, and what it did."""
     desk.exchange("browser_open")
     last = desk.exchange("shell_exec", status="blocked")
     told = desk.get(f"{ADMIN}/sessions/s1", limit=1)
@@ -426,7 +426,7 @@ def test_a_session_is_the_tenant_s_that_is_asked_for(desk: Desk) -> None:
 
 
 def test_a_stuck_session_is_released_and_it_is_on_record(desk: Desk) -> None:
-    """Its machines stand at their beginning again; counters only if they are named; nothing of others changes."""
+    """G63: its machines stand at their beginning again; counters only if they are named; nothing of others changes."""
     desk.exchange("browser_open", "browser_open")
     desk.exchange("browser_open", session="s2")
     told = desk.post(f"{ADMIN}/sessions/s1/release", {"note": "false alarm"})
@@ -497,7 +497,7 @@ def test_an_approver_sees_the_arguments_and_decides(desk: Desk) -> None:
 
 
 def test_an_approver_cannot_decide_about_his_own(desk: Desk) -> None:
-    """The requester's name is not enough, whatever its role."""
+    """G23: the requester's name is not enough, whatever its role."""
     held = hold(desk, "eve")
     shown = desk.get(f"{ADMIN}/approvals/{held.handle}")
     answer = desk("POST", f"{ADMIN}/approvals/{held.handle}/reject", {"seen": shown["digest"]}, role="eve:operator")
@@ -531,7 +531,7 @@ def test_a_model_tells_what_it_may_reach_and_no_source(desk: Desk) -> None:
 
 
 def test_a_server_tool_is_switched_off_and_on(desk: Desk) -> None:
-    """The next request sees it; the chain says who."""
+    """G44: the next request sees it; the chain says who."""
     path = f"{ADMIN}/models/coding/tools/lookup"
     assert desk("PUT", path, {"enabled": False}).json["enabled"] is False
     assert desk.overlay.off("coding") == {"lookup"}
@@ -544,7 +544,7 @@ def test_a_server_tool_is_switched_off_and_on(desk: Desk) -> None:
 
 
 def test_an_artifact_is_replaced_and_the_rest_of_the_deployment_stays(tmp_path: Path) -> None:
-    """One model changes, the others and the deployment's own sections do not."""
+    """G44: one model changes, the others and the deployment's own sections do not."""
     desk = Desk(
         tmp_path, "models:\n- {model_id: coding, require_session: true}\n- {model_id: other}\nlimits: {rounds: 3}\n"
     )
@@ -582,7 +582,7 @@ def test_what_is_no_artifact_changes_nothing(desk: Desk, source: str, status: in
 
 
 def test_a_stop_is_set_shown_and_released(desk: Desk) -> None:
-    """Who, why and since when; then it is gone, once."""
+    """G63: who, why and since when; then it is gone, once."""
     stop = {"kind": "tool", "name": "shell_*", "note": "it deletes files"}
     made = desk.post(f"{ADMIN}/stops", stop)
     assert desk.overlay.stopped(Caller(), ("shell_exec",)) is not None

@@ -242,7 +242,7 @@ def test_a_mistyped_key_does_not_become_nobody() -> None:
     ],
 )
 def test_the_gateway_does_not_listen_to_the_world_without_keys(host: str, section: str, says: str | None) -> None:
-    """Only on this machine's own addresses may everybody ask."""
+    """G63: only on this machine's own addresses may everybody ask."""
     assert check_binding(host, compiled(section)[0]) == says
 
 
@@ -274,7 +274,7 @@ def test_which_addresses_are_this_machine_s_own(host: str, local: bool) -> None:
 
 
 def test_a_caller_is_what_the_key_pins_and_then_what_it_may_claim() -> None:
-    """Headers outside `may_claim` change nothing."""
+    """G20: headers outside `may_claim` change nothing."""
     one = authenticator()
     headers = bearer(
         KEY,
@@ -326,7 +326,7 @@ def test_every_request_has_a_caller_of_its_own() -> None:
 
 @pytest.mark.parametrize("value", ["a\x1fb", "a\nb", "a" * 257, "\x00", "a\u200bb", "a\xe2\x80\x8bb"])
 def test_a_claim_that_is_no_name_is_refused(value: str) -> None:
-    """A border between the parts of a scope's key, or a name nobody can read, is no id."""
+    """G20: a border between the parts of a scope's key, or a name nobody can read, is no id."""
     one = authenticator()
     answer = one.caller_for(known(one, bearer(KEY)), {"x-wardwright-session-id": value})
 
@@ -370,17 +370,17 @@ def trust(headers: Mapping[str, str], section: str = SECTION, peer: str = "10.0.
 
 
 def test_claims_are_not_believed_by_themselves() -> None:
-    """Whatever a caller says of its tools."""
+    """G7: whatever a caller says of its tools."""
     assert trust({}) == Trust(False)
 
 
 def test_an_attesting_key_and_the_admin_token_are_believed() -> None:
-    """And the receipt can say why."""
+    """G7: and the receipt can say why."""
     assert [trust({}, key=key) for key in (OTHER, ADMIN)] == [Trust(True, "key:attester"), Trust(True, "key:admin")]
 
 
 def test_a_signed_attestation_is_believed() -> None:
-    """From its issuer, for us, for this body, in time."""
+    """G7: from its issuer, for us, for this body, in time."""
     one = authenticator()
     headers = {"x-wardwright-attestation": token()}
     principal = known(one, bearer(KEY))
@@ -423,7 +423,7 @@ def unsigned(algorithm: str) -> str:
     ],
 )
 def test_an_attestation_that_does_not_hold_is_refused_and_noted(sent: str, why: str) -> None:
-    """Each for its own reason, and never with what it said."""
+    """G7: each for its own reason, and never with what it said."""
     assert trust({"x-wardwright-attestation": sent}) == Trust(False, "", f"attestation_refused:{why}")
 
 
@@ -460,7 +460,7 @@ def test_an_issuer_may_keep_its_private_key(tmp_path: Path) -> None:
 
 
 def test_loopback_is_believed_only_when_it_was_switched_on() -> None:
-    """And never from behind a forwarder, nor from another machine."""
+    """G7: and never from behind a forwarder, nor from another machine."""
     on = SECTION + "trust_loopback_claims: true\n"
 
     assert trust({}, on, peer=LOCAL) == Trust(True, "loopback")
@@ -492,7 +492,7 @@ def test_who_administers_is_known_by_token() -> None:
 
 
 def test_administering_always_needs_a_token() -> None:
-    """On a loopback address without keys too, and not by the header of model keys. The message says where to find it."""
+    """G63: on a loopback address without keys too, and not by the header of model keys. The message says where to find it."""
     ring = Keyring.ephemeral()
     ring.admin_token_once()
     told = [
@@ -525,7 +525,7 @@ def test_other_keys_do_not_administer(secret: str) -> None:
 
 
 def test_a_role_that_is_too_low_is_told() -> None:
-    """viewer < approver < operator."""
+    """G63: viewer < approver < operator."""
     one = authenticator()
 
     assert one.admin(bearer(APPROVER), LOCAL, "operator") == Refusal(
@@ -543,7 +543,7 @@ def test_a_role_that_is_too_low_is_told() -> None:
 
 
 def test_the_generated_token_administers_until_the_config_names_one(tmp_path: Path) -> None:
-    """And a new one is followed without a restart."""
+    """G63, G64: and a new one is followed without a restart."""
     ring = Keyring.create(tmp_path / "keys")
     generated = ring.admin_token_once() or ""
     own, named = authenticator("", LOCAL, keyring=ring), authenticator(keyring=ring)
@@ -723,7 +723,7 @@ def test_a_public_key_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_section_of_the_page_is_one_that_works() -> None:
-    """docs/keys.md shows nothing that `check` would refuse or warn of."""
+    """G64: docs/keys.md shows nothing that `check` would refuse or warn of."""
     problems = Problems("keys.md")
     root = parse_yaml(BLOCKS["yaml"], problems)
     auth = compile_auth(root.items()["auth"], problems)

@@ -63,7 +63,7 @@ async def decide(gateway: Running, handle: str, word: str) -> None:
 
 
 def test_a_reply_passes_and_leaves_one_receipt(tmp_path: Path, wire: WireName, stream: bool) -> None:
-    """X2: words and allowed calls reach the caller as the provider said them; the receipt names the model that answered."""
+    """G1, G31, X2: words and allowed calls reach the caller as the provider said them; the receipt names the model that answered."""
 
     async def story(gateway: Running) -> None:
         gateway.provider.replies = [said(wire, "Hello.", ("c1", "look", {"x": "1"}))]
@@ -82,7 +82,7 @@ def test_a_reply_passes_and_leaves_one_receipt(tmp_path: Path, wire: WireName, s
 
 
 def test_a_request_that_policy_blocks_never_reaches_the_provider(tmp_path: Path, wire: WireName, stream: bool) -> None:
-    """X1: the refusal is the wire's own error with rule and receipt, also when a stream was asked for."""
+    """G1, G34, X1: the refusal is the wire's own error with rule and receipt, also when a stream was asked for."""
 
     async def story(gateway: Running) -> None:
         answer = await gateway.post(PATH[wire], asked(wire, "this is top secret", stream=stream))
@@ -96,7 +96,7 @@ def test_a_request_that_policy_blocks_never_reaches_the_provider(tmp_path: Path,
 
 
 def test_a_reply_with_a_blocked_call_does_not_pass(tmp_path: Path, wire: WireName, stream: bool) -> None:
-    """A block at the reply refuses all of it; streamed words that passed before are followed by an error, and nothing of the call."""
+    """G1, G2: a block at the reply refuses all of it; streamed words that passed before are followed by an error, and nothing of the call."""
 
     async def story(gateway: Running) -> None:
         gateway.provider.replies = [said(wire, "", ("c1", "bomb", {"x": "boom-argument"}))]
@@ -110,7 +110,7 @@ def test_a_reply_with_a_blocked_call_does_not_pass(tmp_path: Path, wire: WireNam
 
 
 def test_a_block_after_words_have_passed_is_an_error_event(tmp_path: Path, wire: WireName) -> None:
-    """X5: the stream ends with the wire's error, never with a finished message."""
+    """G2, G34, X5: the stream ends with the wire's error, never with a finished message."""
 
     async def story(gateway: Running) -> None:
         gateway.provider.replies = [said(wire, "Let me see.", ("c1", "bomb", {"x": "boom-argument"}))]
@@ -143,7 +143,7 @@ def test_denied_calls_are_answered_and_the_model_asked_again(tmp_path: Path, wir
 
 
 def test_a_model_that_insists_is_refused_in_the_end(tmp_path: Path, wire: WireName, stream: bool) -> None:
-    """The rounds of one request are bounded; then it is a refusal, not an endless bill."""
+    """G27: the rounds of one request are bounded; then it is a refusal, not an endless bill."""
 
     async def story(gateway: Running) -> None:
         gateway.provider.replies = [said(wire, "", (f"c{n}", "wipe", {"x": str(n)})) for n in range(20)]
@@ -226,7 +226,7 @@ def test_a_rejected_reply_stays_refused(tmp_path: Path, wire: WireName) -> None:
 
 
 def test_a_failed_provider_is_replaced_within_the_ruling(tmp_path: Path, wire: WireName, stream: bool) -> None:
-    """X4: the next target answers; both attempts are on the receipt."""
+    """G42, X4: the next target answers; both attempts are on the receipt."""
 
     async def story(gateway: Running) -> None:
         gateway.provider.replies = [ProviderFailed("connect", "nobody is there")]
@@ -243,7 +243,7 @@ def test_a_failed_provider_is_replaced_within_the_ruling(tmp_path: Path, wire: W
 def test_when_every_provider_fails_the_caller_is_told_and_it_is_recorded(
     tmp_path: Path, wire: WireName, stream: bool
 ) -> None:
-    """X2: an outage of all targets is a bad gateway with a receipt, in the wire's own error shape."""
+    """G42, X2: an outage of all targets is a bad gateway with a receipt, in the wire's own error shape."""
 
     async def story(gateway: Running) -> None:
         gateway.provider.replies = [ProviderFailed("connect", "nobody is there")]

@@ -87,7 +87,7 @@ def test_on_a_loopback_address_this_machine_s_names_are_answered(host: str) -> N
     ],
 )
 def test_on_a_loopback_address_no_other_name_is_answered(host: str | None) -> None:
-    """A foreign name that resolves to us (DNS rebinding) gets nothing."""
+    """G63: a foreign name that resolves to us (DNS rebinding) gets nothing."""
     assert code(checked(host=host)) == "host_not_allowed"
 
 
@@ -164,7 +164,7 @@ def test_our_own_pages_may_ask() -> None:
     ],
 )
 def test_pages_of_others_may_not_ask(origin: str) -> None:
-    """Not even of another port of this machine."""
+    """G63: not even of another port of this machine."""
     assert code(checked(("origin", origin))) == "origin_not_allowed"
 
 
@@ -195,7 +195,7 @@ def test_listed_origins_may_ask() -> None:
 
 
 def test_a_cross_site_request_that_hides_its_origin_is_refused() -> None:
-    """Browsers say where a request comes from in two places; following a link is no sending."""
+    """G63: browsers say where a request comes from in two places; following a link is no sending."""
     site = ("sec-fetch-site", "cross-site")
 
     assert checked(site) == Refusal(
@@ -209,7 +209,7 @@ def test_a_cross_site_request_that_hides_its_origin_is_refused() -> None:
 
 
 def test_headers_have_a_limit_in_bytes_and_in_number() -> None:
-    """Names count too."""
+    """G64: names count too."""
     message = "The headers are longer than 1000 bytes, or more than 100."
 
     assert checked(("x-a", "x" * 1_000)) == Refusal(431, "invalid_request_error", "headers_too_large", message)

@@ -209,7 +209,7 @@ def test_a_denied_tool_cannot_be_spelled_otherwise(running: Running, name: str) 
 
 
 def test_a_result_is_judged_before_it_comes_in(running: Running) -> None:
-    """What a rule changes is changed everywhere in the result, and a structured one keeps its structure."""
+    """G1: what a rule changes is changed everywhere in the result, and a structured one keeps its structure."""
     running.server.say = lambda message: text("password hunter2", structuredContent={"p": ["hunter2", 1]})
 
     assert running.tool("read")["result"] == text("password [gone]", structuredContent={"p": ["[gone]", 1]})
@@ -345,7 +345,7 @@ def tools(*names: str) -> dict[str, Any]:
 
 
 def test_a_list_is_shown_as_policy_shows_it(running: Running) -> None:
-    """Stripped, stopped and hidden tools are not in it; the rest, and the cursor, are as they were."""
+    """G1: stripped, stopped and hidden tools are not in it; the rest, and the cursor, are as they were."""
     running.server.say = lambda message: tools("read", "secret", "internal", "stopped", "write")
     running.overlay.set_stop(Stop("tool", "stopped"), "eve", "", NOW)
     result = running.post(asking("tools/list")).json["result"]

@@ -43,7 +43,7 @@ def schemas(value: Any) -> Iterator[Any]:
 
 
 def test_every_address_is_in_it() -> None:
-    """Operators' routes, the providers' APIs and the few beside them."""
+    """G63: operators' routes, the providers' APIs and the few beside them."""
     listed = {(method.upper(), path) for path, method, _ in operations()}
 
     assert {(route.method, route.path.replace("*}", "}")) for route in ROUTES} <= listed

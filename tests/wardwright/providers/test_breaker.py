@@ -14,7 +14,7 @@ def opened() -> Breaker:
 
 
 def test_failures_on_end_open_it() -> None:
-    """The third of three failures opens; until then everything passes."""
+    """G42: the third of three failures opens; until then everything passes."""
     breaker = Breaker(3, 30.0)
     for _ in range(3):
         assert not breaker.blocked(0.0)

@@ -385,7 +385,7 @@ BREAKER = "kind: openai, retries: 0, breaker: {failures: 2, open: 1h}"
 
 
 def test_failures_hold_requests_for_that_model_back() -> None:
-    """After `failures` on end the provider is not asked for that model; others are served."""
+    """G42: after `failures` on end the provider is not asked for that model; others are served."""
 
     async def scenario(upstream: Upstream, _server: Loopback) -> None:
         for _ in range(2):

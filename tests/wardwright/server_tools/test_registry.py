@@ -79,7 +79,7 @@ def spec():
 
 
 def test_the_built_in_tool_reports_the_callers_scope() -> None:
-    """What the policy remembers of the one who asks is the whole answer."""
+    """G40: what the policy remembers of the one who asks is the whole answer."""
     ran = run(tools_of("server_tools: [{name: wardwright_policy_cache_status}]"), "wardwright_policy_cache_status")
 
     assert (json.loads(ran.text), ran.is_error) == ({"session_id": "s-1", "events": 3}, False)
@@ -98,7 +98,7 @@ def test_the_report_may_take_its_time() -> None:
 
 
 def test_the_record_holds_digests_and_no_content() -> None:
-    """What ran, where, how long and with which digests; neither arguments nor result."""
+    """G40, G8: what ran, where, how long and with which digests; neither arguments nor result."""
     ran = run(snippet('"secret " + input["word"]', "input: {word: plain}"), "x", "{}")
     record = dict(ran.record)
 
@@ -119,7 +119,7 @@ def test_the_record_holds_digests_and_no_content() -> None:
 
 
 def test_only_the_metadata_of_a_result_is_kept() -> None:
-    """A pair of a result and a mapping is a result for the model and metadata for the receipt."""
+    """G40: a pair of a result and a mapping is a result for the model and metadata for the receipt."""
     ran = run(snippet('({"rows": 2}, {"table": "users"})'), "x")
 
     assert ran.text == '{"rows":2}'
@@ -142,7 +142,7 @@ def test_an_unknown_name_is_an_error_for_the_model() -> None:
 
 
 def test_arguments_are_checked_by_the_schema() -> None:
-    """Every problem is told to the model, and the tool is not run."""
+    """G40: every problem is told to the model, and the tool is not run."""
     tools = snippet("1 / 0", "parameters: {type: object, properties: {n: {type: integer}}, required: [n, m]}")
     ran = run(tools, "x", '{"n": "1"}')
 
@@ -173,14 +173,14 @@ def test_a_request_whose_time_is_over_runs_nothing() -> None:
 
 
 def test_arguments_stand_over_the_configured_input() -> None:
-    """`input` holds the defaults; the model's arguments win."""
+    """G40: `input` holds the defaults; the model's arguments win."""
     tools = snippet("input", "input: {a: 1, b: 2}", "parameters: {type: object}")
 
     assert json.loads(run(tools, "x", '{"b": 3, "c": "ü\'\\"\\\\"}').text) == {"a": 1, "b": 3, "c": "ü'\"\\"}
 
 
 def test_a_snippet_reaches_nothing() -> None:
-    """No file, and no module that would lead to one."""
+    """G40: no file, and no module that would lead to one."""
     assert run(snippet('open("/etc/passwd").read()'), "x").text == (
         "Tool 'x' failed: PermissionError: There are no files here: no filesystem is bound to this prompt."
     )
@@ -195,7 +195,7 @@ def test_a_failing_snippet_shows_no_line_of_itself() -> None:
 
 
 def test_a_snippet_that_does_not_end_is_ended() -> None:
-    """Its time is its limit, and the event loop goes on meanwhile."""
+    """G40: its time is its limit, and the event loop goes on meanwhile."""
 
     async def beside(live: ServerTools) -> tuple[ServerRun, int]:
         ticks = 0
@@ -255,7 +255,7 @@ def test_a_module_is_told_who_asks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["def", "async def"])
 def test_a_module_runs_and_leaves_metadata(how: str, tmp_path: Path) -> None:
-    """Sync or async, it may return a pair."""
+    """G40: sync or async, it may return a pair."""
     text = f"{SPEC}\n{how} run(arguments, context):\n    return {{'n': arguments['n'] + 1}}, {{'seen': True}}\n"
     ran = run(module(tmp_path, text), "x", '{"n": 1}')
 
@@ -420,7 +420,7 @@ def test_a_call_that_is_cancelled_ends() -> None:
 
 
 def test_what_a_page_may_show() -> None:
-    """Names, engine, limits and keys; no source and no path."""
+    """G44: names, engine, limits and keys; no source and no path."""
 
     async def described(live: ServerTools) -> Any:
         return live.describe()

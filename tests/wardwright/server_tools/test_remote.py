@@ -67,7 +67,7 @@ def using(tools: ServerTools, work: Callable[[ServerTools], Awaitable[Any]]) -> 
 
 
 def test_a_tool_of_an_mcp_server_is_run_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by the server's listing, called with the operator's credentials, recorded as run elsewhere."""
+    """G40: found by the server's listing, called with the operator's credentials, recorded as run elsewhere."""
     monkeypatch.setenv("WORDS_AUTH", "Bearer s3cret")
     tools = tools_of(
         f"url: {address}",

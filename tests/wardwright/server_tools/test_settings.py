@@ -33,7 +33,7 @@ def test_the_first_built_in_tool_needs_only_its_name() -> None:
 
 
 def test_an_inline_function_by_its_old_name() -> None:
-    """`engine: dune` is the engine `snippet`, with Python for a source."""
+    """G40: `engine: dune` is the engine `snippet`, with Python for a source."""
     (tool,), problems = read("""
 server_tools:
   - engine: dune
@@ -57,7 +57,7 @@ server_tools:
 
 @pytest.mark.parametrize("engine", ["module", "beam_module", "elixir_module"])
 def test_a_module_by_each_of_its_names(engine: str, tmp_path: Path) -> None:
-    """A Python file loads under the new name of its engine and under both old ones."""
+    """G40: a Python file loads under the new name of its engine and under both old ones."""
     (tmp_path / "reverse_tool.py").write_text("raise RuntimeError('never imported by a check')\n")
     (tool,), problems = read(
         f"server_tools:\n  - engine: {engine}\n    module: MyApp.WardwrightTools.ReverseTool\n"
@@ -119,7 +119,7 @@ def test_the_policy_engine_accepts_what_loads_here() -> None:
 
 
 def test_elixir_is_refused_with_the_python_form() -> None:
-    """A function in Elixir is told in Python, word for word where it is one map."""
+    """G40: a function in Elixir is told in Python, word for word where it is one map."""
     _, problems = read("""
 server_tools:
   - engine: dune
@@ -149,7 +149,7 @@ snippets:
 
 
 def test_a_module_of_another_language_is_refused_with_the_python_form() -> None:
-    """A path that is no Python file is answered with a whole module."""
+    """G40: a path that is no Python file is answered with a whole module."""
     _, problems = read("""
 server_tools:
   - engine: beam_module
@@ -169,7 +169,7 @@ server_tools:
 
 
 def test_modules_and_programs_come_only_from_a_config_on_disk() -> None:
-    """What runs unconfined cannot be configured from elsewhere."""
+    """G40: what runs unconfined cannot be configured from elsewhere."""
     _, problems = read("""
 server_tools:
   - {engine: module, path: a.py}
@@ -184,7 +184,7 @@ server_tools:
 
 
 def test_a_module_outside_of_its_folder_is_refused(tmp_path: Path) -> None:
-    """Neither `..` nor a link nor an absolute path leads out of the folder of modules."""
+    """G40: neither `..` nor a link nor an absolute path leads out of the folder of modules."""
     inside = tmp_path / "inside"
     inside.mkdir()
     (tmp_path / "out.py").write_text("")

@@ -122,7 +122,7 @@ def test_messages_client_reads_released_calls(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(6))
 def test_chat_client_raises_on_a_refusal(number: int) -> None:
-    """The error has the message and the fields that tell who refused."""
+    """G34: the error has the message and the fields that tell who refused."""
     _, out = relayed("chat_completions", number, chat_reply, chat_stream, REFUSAL)
     with pytest.raises(openai.APIError, match="ask the owner of the plan") as caught:
         list(open_ai(out).chat.completions.create(model="m", messages=[], stream=True))
@@ -133,7 +133,7 @@ def test_chat_client_raises_on_a_refusal(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(6))
 def test_responses_client_raises_on_a_refusal(number: int) -> None:
-    """The error event is an error to the client, in its helper too."""
+    """G34: the error event is an error to the client, in its helper too."""
     _, out = relayed("responses", number, responses_reply, responses_stream, REFUSAL)
     with pytest.raises(openai.APIError, match="ask the owner of the plan") as caught:
         list(open_ai(out).responses.create(model="m", input="x", stream=True))
@@ -147,7 +147,7 @@ def test_responses_client_raises_on_a_refusal(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(6))
 def test_messages_client_raises_on_a_refusal(number: int) -> None:
-    """The error event becomes the client's exception, with our fields in its body."""
+    """G34: the error event becomes the client's exception, with our fields in its body."""
     _, out = relayed("anthropic", number, anthropic_reply, anthropic_stream, REFUSAL)
     with (
         pytest.raises(anthropic.APIStatusError, match="ask the owner of the plan") as caught,

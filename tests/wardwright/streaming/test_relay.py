@@ -46,7 +46,7 @@ def named(items: list[Item] | Any, prefix: str = "") -> list[Item]:
 @HOLDS
 @pytest.mark.parametrize("hold_hosted", [False, True], ids=["hosted passing", "hosted held"])
 def test_with_every_call_allowed_nothing_is_changed(wire: Wire, hold_text: bool, hold_hosted: bool) -> None:
-    """What the client puts together equals what came: items, usage, model and how it ended, cut anywhere."""
+    """G2: what the client puts together equals what came: items, usage, model and how it ended, cut anywhere."""
     for dice, _, data in streams(wire):
         one = relay(wire, hold_text, hold_hosted=hold_hosted)
         out = fed(one, cut(data, dice))
@@ -71,7 +71,7 @@ def test_bytes_out_do_not_depend_on_how_bytes_came_in(wire: Wire, hold_text: boo
 @EVERY_WIRE
 @HOLDS
 def test_a_denied_call_is_nowhere(wire: Wire, hold_text: bool) -> None:
-    """Of calls that are denied, neither id nor arguments are in any byte; the others are there under the caller's ids."""
+    """G2: of calls that are denied, neither id nor arguments are in any byte; the others are there under the caller's ids."""
     for dice, _, data in streams(wire):
         one = relay(wire, hold_text)
         out = fed(one, cut(data, dice))
@@ -91,7 +91,7 @@ def test_a_denied_call_is_nowhere(wire: Wire, hold_text: bool) -> None:
 @EVERY_WIRE
 @HOLDS
 def test_nothing_of_a_call_passes_before_the_ruling(wire: Wire, hold_text: bool) -> None:
-    """Until `release` no byte names a call, however long the stream goes on."""
+    """G2: until `release` no byte names a call, however long the stream goes on."""
     for dice, _, data in streams(wire):
         one = relay(wire, hold_text, hold_hosted=False)
         out = fed(one, cut(data, dice))
@@ -103,7 +103,7 @@ def test_nothing_of_a_call_passes_before_the_ruling(wire: Wire, hold_text: bool)
 @EVERY_WIRE
 @HOLDS
 def test_streamed_and_whole_the_client_gets_the_same(wire: Wire, hold_text: bool) -> None:
-    """A client that streams has in the end what a client that does not would have been sent, also over rounds."""
+    """G2, G24: a client that streams has in the end what a client that does not would have been sent, also over rounds."""
     made = streams(wire)
     edits = edit.of(wire.name)  # type: ignore[arg-type]
     for (dice, first_reply, first), (_, reply, second) in zip(made[::2], made[1::2], strict=True):
@@ -173,7 +173,7 @@ def test_a_rendered_reply_is_the_reply(wire: Wire) -> None:
 
 @EVERY_WIRE
 def test_words_are_not_held_for_nothing(wire: Wire) -> None:
-    """A reply of one text passes as it comes; only its end waits."""
+    """G2: a reply of one text passes as it comes; only its end waits."""
     for _, _, data in streams(wire):
         one = relay(wire, False)
         out = fed(one, data)
@@ -185,7 +185,7 @@ def test_words_are_not_held_for_nothing(wire: Wire) -> None:
 
 @EVERY_WIRE
 def test_held_bytes_are_counted_and_let_go(wire: Wire) -> None:
-    """The budget sees what is held, and nothing once it is released."""
+    """G2: the budget sees what is held, and nothing once it is released."""
     for _, _, data in streams(wire, 30):
         one = relay(wire, True)
         fed(one, data)

@@ -96,7 +96,7 @@ def test_a_call_holds_what_stands_behind_it() -> None:
 
 
 def test_numbers_have_no_gap_where_a_call_was() -> None:
-    """The block behind a denied call takes its number."""
+    """G2: the block behind a denied call takes its number."""
     one = relay()
     data = sse(START, *tool(0, "shell", "{}"), *text(1, "b"), *tool(2, "read", "{}"), *end("tool_use"))
     out = fed(one, data)
@@ -107,7 +107,7 @@ def test_numbers_have_no_gap_where_a_call_was() -> None:
 
 
 def test_thinking_passes_at_once_and_untouched() -> None:
-    """Thinking and signature arrive as the provider signed them, also while text is held."""
+    """G2: thinking and signature arrive as the provider signed them, also while text is held."""
     one = relay(hold_text=True)
     data = sse(START, *thinking(0), *text(1, "secret"), *tool(2, "shell", "{}"), *end("tool_use"))
     assert events(fed(one, data)) == [START, *thinking(0)]
@@ -147,7 +147,7 @@ def test_the_end_tells_the_whole_usage() -> None:
 
 
 def test_rounds_go_on_counting_blocks() -> None:
-    """Blocks of a later round are numbered behind those of the earlier one."""
+    """G41: blocks of a later round are numbered behind those of the earlier one."""
     one = relay()
     out = fed(one, sse(START, *text(0, "a"), *tool(1, "search", "{}"), *end("tool_use")))
     one.next_round()

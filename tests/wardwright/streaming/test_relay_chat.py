@@ -96,7 +96,7 @@ def test_released_calls_come_whole_and_in_order() -> None:
 
 
 def test_a_denied_call_leaves_no_gap() -> None:
-    """The calls that are left are numbered from nought, and renamed to the ids that the caller sees."""
+    """G2: the calls that are left are numbered from nought, and renamed to the ids that the caller sees."""
     one = relay()
     out = fed(one, CALLS) + one.release(rulings(one.turn(), lambda call: call.name != "read", "ww_"))
     assert b"read" not in out
@@ -224,7 +224,7 @@ def test_text_that_passed_cannot_be_changed() -> None:
 
 
 def test_rounds_are_one_message() -> None:
-    """One id, one role, one end; the usage is the sum, and calls of the first round never show."""
+    """G41: one id, one role, one end; the usage is the sum, and calls of the first round never show."""
     one = relay()
     out = fed(one, CALLS)
     one.next_round()
@@ -329,7 +329,7 @@ def test_an_answer_that_broke_off_is_not_released() -> None:
 
 
 def test_a_refusal_is_an_error_and_no_end() -> None:
-    """Clients raise on the error; one that overlooks it must not take the answer for a whole one."""
+    """G34: clients raise on the error; one that overlooks it must not take the answer for a whole one."""
     one = relay()
     fed(one, CALLS)
     assert events(one.refuse(REFUSAL)) == [
@@ -389,7 +389,7 @@ def test_a_whole_reply_becomes_a_stream() -> None:
 
 
 def test_a_keep_alive_is_no_event() -> None:
-    """Comments keep a connection open and mean nothing."""
+    """G2: comments keep a connection open and mean nothing."""
     one = relay()
     assert events(one.keep_alive() + one.start()) == []
     assert not one.released

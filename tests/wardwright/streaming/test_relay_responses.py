@@ -198,7 +198,7 @@ def test_reasoning_may_be_let_through_at_once() -> None:
 
 
 def test_rounds_are_one_response() -> None:
-    """One id, one beginning, numbers that go on, usage summed, and every item of every round in the end."""
+    """G41: one id, one beginning, numbers that go on, usage summed, and every item of every round in the end."""
     one = relay()
     out = fed(one, stream(message("a"), call("search")))
     one.next_round()
@@ -322,7 +322,7 @@ def test_annotations_and_refusals_are_told_again() -> None:
 
 
 def test_a_refusal_is_an_event_with_an_error_in_it() -> None:
-    """The event has the fields of the wire, and the error itself, on which clients raise."""
+    """G34: the event has the fields of the wire, and the error itself, on which clients raise."""
     one = relay()
     fed(one, stream(call("shell")))
     refusal = Refusal(403, "policy_violation", "tool_denied", "ask the owner", "r", "rcp_1")

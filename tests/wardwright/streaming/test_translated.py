@@ -49,7 +49,7 @@ def items(found: Any) -> list[Item]:
 
 @EVERY_PAIR
 def test_a_translated_stream_is_the_translated_reply(source: Wire, to: Wire) -> None:
-    """Put together, what comes out is what `translate.reply` makes of the whole reply, cut anywhere."""
+    """G24: put together, what comes out is what `translate.reply` makes of the whole reply, cut anywhere."""
     for dice, _, data in streams(source):
         body = assembled(source.name, data).body()
         ours = assembled(to.name, translated(source, to, cut(data, dice)))
