@@ -233,9 +233,9 @@ def test_upkeep_works_behind_and_ends_with_the_store(path: Path) -> None:
     """The thread starts by itself, answers do not depend on it, and closing leaves none behind."""
     before = {thread.name for thread in threading.enumerate()}
     store = SqliteStore(path)
-    store.commit_all([Commit(delta(), row(f"r{number}", tags=[("a", "b")])) for number in range(600)])
+    store.commit_all([Commit(delta(), row(f"r{number}", tags=[("a", "b")])) for number in range(1_100)])
 
-    assert len(everything(store, tags={"a": ["b"]}, limit=1_000)) == 600
+    assert len(everything(store, tags={"a": ["b"]}, limit=1_000)) == 1_100
     assert "wardwright-store-upkeep" in {thread.name for thread in threading.enumerate()} - before
     store.close()
     assert {thread.name for thread in threading.enumerate()} == before

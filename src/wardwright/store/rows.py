@@ -164,7 +164,6 @@ def tenant_ranges(kinds: Iterable[str], tenant: str) -> list[tuple[bytes, bytes]
 class ScopeColumns(NamedTuple):
     """What one `ScopeDelta` writes beside its head."""
 
-    scope: bytes
     registers: list[tuple[bytes, bytes, bytes]]
     """rule key, sub-key, value"""
     removed: list[tuple[bytes, bytes]]
@@ -183,7 +182,7 @@ def scope_columns(change: ScopeDelta) -> ScopeColumns:
     ledger: list[tuple[bytes, int | None, bytes]] = []
     for name, entry in change.ledger.items():
         ledger.append((key(name), ruled_call(change.scope, name, entry), dump([*entry])))
-    return ScopeColumns(key(change.scope), registers, removed, ledger)
+    return ScopeColumns(registers, removed, ledger)
 
 
 def ruled_call(scope: str, name: str, entry: LedgerEntry) -> int | None:

@@ -866,6 +866,9 @@ class SqliteStore:
                 gone += erased
         finally:
             self._overwriting("OFF")
+            # Not in memory either.
+            self._recent.clear()
+            self._changes = -1
         return gone
 
     def _overwriting(self, switch: str) -> None:
