@@ -37,7 +37,7 @@ from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay
 from wardwright.policy.arbitrate import transformed
 from wardwright.policy.compile import ModelPlan, Target
-from wardwright.policy.rules import CallRuling, Ruling
+from wardwright.policy.rules import CallRuling, Route, Ruling
 from wardwright.providers import Provider, Response
 from wardwright.receipts import Judged, Outcome
 from wardwright.server_tools import ServerContext, ServerTools
@@ -53,6 +53,7 @@ SPLICES: Final[RegisterKey] = ("gateway", "splices")
 """The session's register that names its splices: a call of each released reply that others were taken out of."""
 HELD: Final[RegisterKey] = ("gateway", "held")
 """Handles of what the session has waiting, so that a session without any looks for none."""
+ANYWHERE: Final = Route()
 MAX_SPLICES: Final = 64
 MAX_HELD: Final = 16
 MAX_SHOWN: Final = 4_000
@@ -79,6 +80,9 @@ Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
 
 class Sink(Protocol):
     """Where the answer goes: the HTTP layer's side of one request."""
+
+    open: bool
+    """Until its end has been sent."""
 
     async def answer(self, status: int, headers: Sequence[tuple[str, str]], data: bytes) -> None:
         """All of it at once."""
@@ -140,10 +144,11 @@ class Gateway:
 class Refused(Exception):
     """Ends an exchange: what the caller is told, and what its receipt says."""
 
-    def __init__(self, refusal: Refusal, status: receipts.Status) -> None:
+    def __init__(self, refusal: Refusal, status: receipts.Status, error: str = "") -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
         self.status: receipts.Status = status
+        self.error = error or refusal.message
 
 
 class _Lifted(Exception):
@@ -208,6 +213,8 @@ class Exchange:
     """Why an operator's stop refuses the reply."""
     session: ScopeState = EMPTY_SCOPE
     """What it was before this request."""
+    route: Route = ANYWHERE
+    """Within which targets are chosen: what the request's ruling allows, and every reply's since."""
     asked: int = 0
     """How often a provider was asked."""
     fresh: bool = True
@@ -252,7 +259,8 @@ class Exchange:
         request = await self._gate_request(turn)
         held = await self._held_reply(turn)
         await self._read_splices(turn)
-        reply = await self._ask(turn, request) if held is None else self._approved(turn, held)
+        self.route = request.route
+        reply = await self._ask(turn) if held is None else self._approved(turn, held)
         while True:
             verdict, step = await self._gate_reply(turn, request, reply, held)
             if step == "release":
@@ -261,8 +269,9 @@ class Exchange:
                 await self._answer(turn, request, reply, verdict.ruling)
                 if self.relay is not None:
                     self.relay.next_round(_change(verdict.ruling))
-            route = verdict.ruling if step == "reask" else request
-            reply = await self._ask(turn, route)
+            else:
+                self.route = cast("Route", routing.narrowed(self.route, verdict.ruling.route))
+            reply = await self._ask(turn)
 
     # who, and may they
 
@@ -306,19 +315,19 @@ class Exchange:
             if self.inbound.notes:
                 ruling.notes = (*ruling.notes, *self.inbound.notes)
             self.session, self.key = verdict.session, verdict.key
-            used = () if lifted is None else approvals.used(lifted)
+            used = approvals.used(lifted) if lifted is not None and lifted.gate == "request" else ()
             if stop is None and passes(ruling):
                 return Kept(unseal=used)
             if stop is None and ruling.decision == "require_approval":
-                return self._hold_request(turn, ruling, verdict.at_ms)
+                return self._hold_request(turn, verdict)
             return Kept(self._receipt("blocked", 403), unseal=used)
 
         try:
             verdict = await self._judge(turn, keep)
         except _Lifted as found:
-            # Somebody has approved just this request: it is judged again, knowing that.
+            # Somebody has approved just this request, or the reply it got when it had been: it is judged again, knowing that.
             lifted = found.held
-            turn.approvals = lifted.keys
+            turn.approvals = lifted.keys if lifted.gate == "request" else tuple(lifted.further["lifted"])
             verdict = await self._judge(turn, keep)
         ruling = verdict.ruling
         if stop is not None:
@@ -372,22 +381,24 @@ class Exchange:
 
     # approvals
 
-    def _hold_request(self, turn: Turn, ruling: Ruling, at_ms: int) -> Kept:
+    def _hold_request(self, turn: Turn, verdict: Verdict) -> Kept:
         """A request that must be approved: held anew, still waiting, rejected; or approved, then it is judged again."""
         found = self._find(turn)
         if found is None or turn.approvals:
-            return self._hold(turn, ruling, None, at_ms)
-        self.decided = self._verdict(found)
-        if self.decided == "approved":
+            return self._hold(turn, verdict, None)
+        said = self._verdict(found)
+        if said == "approved":
             raise _Lifted(found)
-        return Kept(self._receipt("held" if self.decided == "pending" else "blocked", 403))
+        self.decided = said
+        return Kept(self._receipt("held" if said == "pending" else "blocked", 403))
 
     def _find(self, turn: Turn) -> Held | None:
         """What waits for just this request."""
         gateway = self.gateway
         scope = scope_key("session_id", turn.caller)
         held = approvals.find(gateway.gates.store, gateway.keyring, scope, self._handle(turn), gateway.now_ms())
-        return held if held is not None and held.request_digest == self._digest() else None
+        # Under another plan it was not approved: it is judged, and held, anew.
+        return held if held is not None and held.plan_hash == self.part.plan_hash else None
 
     async def _held_reply(self, turn: Turn) -> Held | None:
         """The reply that was held for just this request, if somebody has approved it."""
@@ -402,8 +413,8 @@ class Exchange:
             )
             raise Refused(self._refusal(403, "approval_required", "approval_mismatch", message), "blocked")
         held = await self.gateway.gates.ask(self._find, turn) if sent or handle in names else None
-        if held is None or (held.gate == "reply" and held.reply is None and self._verdict(held) != "rejected"):
-            if sent:
+        if held is None:
+            if sent and not turn.approvals:
                 message = "Nothing is held under this handle any more. Send the request without it."
                 raise Refused(self._refusal(410, "approval_required", "sealed_missing", message), "blocked")
             return None
@@ -413,10 +424,10 @@ class Exchange:
         return held
 
     def _digest(self) -> str:
-        """Name of this request, whatever its layout."""
+        """Name of this request of this principal, whatever its layout: what was approved for one is not given to another."""
         if not self.request_digest:
             read = self.inbound.body if self.fresh else body.read(self.inbound.raw)
-            written = orjson.dumps(read, option=orjson.OPT_SORT_KEYS)
+            written = orjson.dumps([self.inbound.caller.principal, read], option=orjson.OPT_SORT_KEYS)
             self.request_digest = hmac.digest(self.gateway.keyring.stable_key("request"), written, "sha256").hex()[:32]
         return self.request_digest
 
@@ -452,7 +463,8 @@ class Exchange:
         part = self.part
         return next((one for one in part.targets if one.model == model), part.targets[0])
 
-    def _hold(self, turn: Turn, ruling: Ruling, reply: dict[str, Any] | None, at_ms: int) -> Kept:
+    def _hold(self, turn: Turn, verdict: Verdict, reply: dict[str, Any] | None) -> Kept:
+        ruling, at_ms, session = verdict.ruling, verdict.at_ms, verdict.session
         keys = tuple(
             dict.fromkeys(
                 one.key
@@ -496,23 +508,23 @@ class Exchange:
             gate=ruling.gate,
             held_at_ms=at_ms,
             message=ruling.message,
-            further={"target": self.selected},
+            further={"target": self.selected, "lifted": request.approvals},
         )
         kept = Kept(self._receipt("held", 403), seal=approvals.rows(self.gateway.keyring, held))
         if reply is not None:
-            names = self.session.registers.get(HELD, ())
+            names = session.registers.get(HELD, ())
             kept.registers = {HELD: (*(name for name in names if name != held.handle), held.handle)[-MAX_HELD:]}
         return kept
 
     # asking a provider
 
-    async def _ask(self, turn: Turn, ruling: Ruling) -> _Reply:
+    async def _ask(self, turn: Turn) -> _Reply:
         """A reply in the caller's wire, from the first target that gives one."""
         gateway, part = self.gateway, self.part
         self.asked += 1
         selection = routing.choose(
             part.targets,
-            ruling.route,
+            self.route,
             needs_tools=bool(turn.tools),
             tokens=routing.estimate(len(self.inbound.raw)),
             open=lambda target: self.live.providers[target.provider].blocked(target.model),
@@ -525,7 +537,7 @@ class Exchange:
                 reply = await self._ask_target(turn, target)
             except ProviderFailed as error:
                 failed = error
-                self._attempted(target, "failed", began, reason=str(error))
+                self._attempted(target, "failed", began, reason=_noted(error))
                 if not error.retryable or (self.relay is not None and self.relay.released):
                     break  # X4
                 continue
@@ -537,7 +549,8 @@ class Exchange:
             raise Refused(refusal, "failed")
         # A request that the provider calls wrong is for the caller to mend; everything else is a bad gateway.
         status = failed.status if failed.kind != "status" or not failed.retryable else 502
-        raise Refused(self._refusal(status, "upstream_error", f"provider_{failed.kind}", str(failed)), "failed")
+        refusal = self._refusal(status, "upstream_error", f"provider_{failed.kind}", str(failed))
+        raise Refused(refusal, "failed", _noted(failed))
 
     def _attempted(self, target: Target, status: str, began: float, reason: str = "") -> None:
         elapsed = self.gateway.monotonic() - began
@@ -734,11 +747,11 @@ class Exchange:
                     kept.receipt = self._receipt("released", 200)
                 kept.unseal, kept.denied = unseal, denied
                 if reply.held and held is not None:
-                    left = tuple(name for name in self.session.registers.get(HELD, ()) if name != held.handle)
+                    left = tuple(name for name in verdict.session.registers.get(HELD, ()) if name != held.handle)
                     kept.registers = {**kept.registers, HELD: left or None}
                 return kept
             if step == "hold":
-                return self._hold(turn, ruling, reply.body, verdict.at_ms)
+                return self._hold(turn, verdict, reply.body)
             if step == "refuse":
                 return Kept(self._receipt("blocked", 403), unseal=unseal)
             return Kept(unseal=unseal, denied=denied)
@@ -758,7 +771,7 @@ class Exchange:
         statuses = {call.status for call in ruling.calls}
         more = self.asked <= self.live.deployment.limits.rounds
         if ruling.reask:
-            return "reask" if more else "refuse"
+            return "reask" if more and routing.narrowed(self.route, ruling.route) is not None else "refuse"
         if ruling.decision == "require_approval" or "require_approval" in statuses:
             return "hold"
         if "allow" in statuses:
@@ -789,11 +802,11 @@ class Exchange:
             if call.status != "allow"
         }
         ours = self._ours(ruling)
-        for call, answer in zip(
-            ours,
-            await asyncio.gather(*[self._run_tool(request_turn, request, reply, call) for call in ours]),
-            strict=True,
-        ):
+        runs = [self._run_tool(request_turn, request, reply, call) for call in ours]
+        # Whatever becomes of one, the others come to their end: nothing of an exchange goes on behind its receipt.
+        for call, answer in zip(ours, await asyncio.gather(*runs, return_exceptions=True), strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
             answers[call.item] = answer
         return answers
 
@@ -945,7 +958,7 @@ class Exchange:
     async def keep_alive(self) -> None:
         """A comment, so that nobody between here and the caller hangs up while a reply is held."""
         relay = self.relay
-        if relay is not None:
+        if relay is not None and self.sink.open:
             await self._send(relay.keep_alive())
 
     def _headers(self) -> list[tuple[str, str]]:
@@ -962,7 +975,7 @@ class Exchange:
         refusal.receipt_id = refusal.receipt_id or self.receipt_id
         if self.judged and not self.kept.committed:
             try:
-                await self._record(Kept(self._receipt(refused.status, refusal.status, refusal.message)))
+                await self._record(Kept(self._receipt(refused.status, refusal.status, refused.error)))
             except Exception as error:  # noqa: BLE001
                 # INVARIANT: G19, what cannot be recorded is an outage, and the caller is told so.
                 self.gateway.metrics.failed(error)
@@ -1035,6 +1048,13 @@ class Exchange:
         if ruling.reask or (ruling.decision != "block" and not ruling.message):
             refusal.message = "The model kept asking for what is not allowed. Ask for something else."
         return Refused(refusal, "blocked")
+
+
+def _noted(error: ProviderFailed) -> str:
+    """What a receipt says of it: not the provider's sentence, which may repeat what it was sent (G8)."""
+    if error.kind in ("status", "broken"):
+        return f"{error.kind} {error.status} {error.reason}".rstrip()
+    return str(error)
 
 
 def _nothing(_: Verdict) -> Kept:

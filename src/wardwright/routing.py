@@ -70,6 +70,19 @@ def choose(
     return Selection(tuple(order), tuple(skipped))
 
 
+def narrowed(before: Route, by: Route) -> Route | None:
+    """What both allow; the later one's preference counts. None: nothing is left (G18: then it is a block)."""
+    model = by.model or before.model
+    if before.model and model != before.model:
+        return None
+    allowed = before.allowed if by.allowed is None else by.allowed
+    if before.allowed is not None and by.allowed is not None:
+        allowed = tuple(one for one in by.allowed if one in before.allowed)
+    if allowed is not None and (not allowed or (model and model not in allowed)):
+        return None
+    return Route(allowed, model, by.prefer or before.prefer)
+
+
 def _ordered(targets: Sequence[Target], route: Route) -> Sequence[Target]:
     """Preferred models first; else, also within an allow-list, the order of the file is the order of fallback."""
     if not route.prefer:

@@ -12,10 +12,13 @@ from dataclasses import replace
 from typing import Final
 
 from wardwright.gates import Gates
+from wardwright.history import scope_key
 from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn
 
 REMEMBERED: Final = 50_000
 """Call ids whose session is known without asking the store."""
+ALIKE: Final = 8
+"""Sessions that are remembered with the same call id."""
 SEPARATOR: Final = "\x1f"
 
 
@@ -24,7 +27,7 @@ class Sessions:
 
     def __init__(self, gates: Gates) -> None:
         self._gates = gates
-        self._known: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
 
     async def join(self, caller: Caller, turn: Turn) -> Caller:
         """The caller, in the session its transcript belongs to; `session_id` is what the header said, or empty."""
@@ -43,22 +46,36 @@ class Sessions:
             unknown = [one for one in ids if one not in sessions]
             if unknown:
                 for one, scope in (await self._gates.ask(self._gates.store.sessions_of, tenant, unknown)).items():
-                    sessions[one] = scope.split(SEPARATOR, 2)[2]
-                    self.remember(tenant, sessions[one], (one,))
+                    sessions[one] = (scope.split(SEPARATOR, 2)[2],)
+                    self.remember(tenant, sessions[one][0], (one,))
             if sessions:
-                if claimed in sessions.values():
+                if claimed and (
+                    any(claimed in found for found in sessions.values())
+                    or await self._gates.ask(self._passed, caller, tuple(sessions))
+                ):
                     return caller
                 # The newest call tells; a transcript grows at its end.
-                joined = next(sessions[one] for one in reversed(ids) if one in sessions)
+                joined = next(sessions[one][-1] for one in reversed(ids) if one in sessions)
                 return replace(caller, session_id=joined, claimed_session_id=claimed)
         if claimed:
             return caller
         return replace(caller, session_id=f"ses_{os.urandom(12).hex()}")
 
+    def _passed(self, caller: Caller, call_ids: Sequence[str]) -> bool:
+        """Whether one of these calls passed in the session that is claimed too: some providers number their calls from 0 in every
+        answer, and the newest session with such a call need not be this one."""
+        scope = scope_key("session_id", caller)
+        names = [f"c:{one}" for one in call_ids]
+        ledger = self._gates.store.load((scope,), lambda _: names)[scope].ledger
+        found = [one for one in call_ids if (entry := ledger.get(f"c:{one}")) is not None and entry.status == "passed"]
+        self.remember(caller.tenant, caller.session_id, found)
+        return bool(found)
+
     def remember(self, tenant: str, session_id: str, call_ids: Sequence[str]) -> None:
         """These calls have passed in this session."""
         known = self._known
         for one in call_ids:
-            known[tenant, one] = session_id
+            before = known.get((tenant, one), ())
+            known[tenant, one] = (*(other for other in before if other != session_id), session_id)[-ALIKE:]
         while len(known) > REMEMBERED:
             del known[next(iter(known))]
