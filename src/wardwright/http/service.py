@@ -160,8 +160,10 @@ class Service:
 
     async def activate(self, source: bytes, operator: str, expected_epoch: int | None = None) -> PlanEpoch:
         """Validates a config, puts it in force for every process, and follows it here. ConfigError when it cannot be."""
-        config = parse_config(source.decode("utf-8"), "<activated>")
-        compiled = self._compile(config)
+        return await self._activate(parse_config(source.decode("utf-8"), "<activated>"), operator, expected_epoch)
+
+    async def _activate(self, config: Config, operator: str, expected_epoch: int | None = None) -> PlanEpoch:
+        compiled, source = self._compile(config), config.source
         current = await self.gateway.gates.ask(self.store.plan_epoch)
         expected = expected_epoch if expected_epoch is not None else (current.epoch if current is not None else 0)
         epoch = await self.gateway.gates.ask(
@@ -210,9 +212,12 @@ class Service:
     async def reload(self) -> None:
         """Reads the file again; a file with problems changes nothing."""
         self.keyring.reload()
-        config = load_config(self._config.file)
-        await self.activate(config.source, "reload")
-        self._config = config
+        before, self._config = self._config, load_config(self._config.file)  # code beside the file comes with it
+        try:
+            await self._activate(self._config, "reload")
+        except BaseException:
+            self._config = before
+            raise
 
     async def reload_safely(self) -> None:
         """As `reload`, for a signal: what is wrong is logged, and the plan in force stays."""
