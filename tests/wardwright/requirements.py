@@ -1,4 +1,4 @@
-"""Which case files and tests cite which numbered requirement of the governance engine; prints docs/requirements.md.
+"""Which case files and tests cite which numbered requirement of governance; prints docs/requirements.md.
 
 Nothing is listed by hand: a case counts by its name or by the comment at the head of its file, a test by its docstring.
 
@@ -18,7 +18,7 @@ CITED = re.compile(r"\bG\d+\b")
 
 OWNED = {
     "G1": "Three gates, one pure function",
-    "G2": "Text and calls of a reply are judged before they are released",
+    "G2": "Text and calls of a reply are judged before they are released; streams too",
     "G3": "Facts are what the session's ledger has not seen; retries count once",
     "G4": "Four wires lower into the same facts; what is not understood is refused",
     "G5": "Phases, argument repair, status of results",
@@ -47,25 +47,25 @@ OWNED = {
     "G31": "One transaction per gate, compare-and-swap, govern again on conflict",
     "G32": "Receipts explain and can be judged again; they are chained",
     "G33": "Filters, pages, export",
-    "G34": "A refusal says which rule, which tools, and what to do",
+    "G34": "A refusal says which rule, which tools, and what to do, in the wire's own shape",
+    "G40": "Engines of server tools",
+    "G41": "Server tools run in rounds of one answer",
+    "G42": "Server tools after routing; fallback and breakers inside the ruling",
+    "G43": "Tool mediation, on the request and on what comes back",
+    "G44": "What a model may reach, and switches that are on record",
     "G50": "The same plan in process",
     "G51": "check, simulate, replay, diff, report",
     "G60": "One file: an artifact or a deployment",
     "G61": "The command and its exit codes",
     "G62": "Case files",
+    "G63": "HTTP: addresses, tokens, roles, hosts and origins, stops and releases",
+    "G64": "Keys and their rotation; overload; erasure",
 }
 
 ELSEWHERE = {
     "G21": "provenance of arguments and intent",
-    "G40": "engines of server tools",
-    "G41": "the execution loop of server tools",
-    "G42": "server tools after routing, fallback",
-    "G43": "tool mediation",
-    "G44": "the model-access page",
-    "G63": "HTTP",
-    "G64": "keys, overload, erasure as a service",
 }
-"""Numbers that belong to other parts of the gateway."""
+"""Numbers that are shown elsewhere."""
 
 PROBLEMS = {
     "Write hardening": ("write hardening", "seed/write_hardening"),
@@ -94,10 +94,12 @@ def case_texts() -> Iterator[tuple[Path, str]]:
 
 def claim_texts() -> Iterator[tuple[Path, str]]:
     """Test modules, with the docstrings of their tests."""
-    for path in sorted((PROJECT / "tests" / "wardwright").glob("*.py")):
+    for path in sorted((PROJECT / "tests" / "wardwright").rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         functions = [
-            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
         ]
         yield path, "\n".join(ast.get_docstring(node) or "" for node in functions)
 
@@ -117,7 +119,7 @@ def page() -> str:
     lines = [
         "# What shows which requirement",
         "",
-        "Numbers of the governance engine with the case files and tests that cite them. Printed by",
+        "Numbers of the governance engine and of the gateway with the case files and tests that cite them. Printed by",
         "`python tests/wardwright/requirements.py docs/requirements.md`; a test keeps it in step and fails when a number has neither.",
         "Case files are stories an operator can read: `wardwright check X.plan.yaml X.yaml` plays them.",
         "",
@@ -129,11 +131,7 @@ def page() -> str:
     lines += ["", "| Problem | Case files |", "|---|---|"]
     lines += [f"| {title} | {_links(telling(title, told))} |" for title in PROBLEMS]
     others = "; ".join(f"{number} {title}" for number, title in ELSEWHERE.items())
-    lines += ["", f"Shown with other parts of the gateway: {others}.", ""]
-    lines += [
-        "How streams are released (G2), denied calls spliced (G27) and refusals sent (G34) belongs there too.",
-        "",
-    ]
+    lines += ["", f"Shown elsewhere: {others}.", ""]
     return "\n".join(lines)
 
 
@@ -146,7 +144,7 @@ def _short(path: Path) -> str:
     if inner.parts[0] == "examples":
         return inner.parent.name
     if path.suffix == ".py":
-        return path.stem.removeprefix("test_")
+        return str(inner.relative_to("tests/wardwright").with_name(path.stem.removeprefix("test_")))
     return str(inner.relative_to("tests/cases").with_suffix("")).removesuffix(".plan")
 
 
