@@ -19,6 +19,7 @@ from .arena import (
     Answer,
     Arena,
     asked,
+    called,
     calls_of,
     events,
     goes_on,
@@ -800,3 +801,66 @@ def test_every_answer_is_json_or_events(arena: Arena, wire: WireName, stream: bo
     answer = arena.post(wire, asked(wire, WORDS, stream=stream, model="words"), arena.session())
     assert answer.headers["content-type"] == "application/json"
     assert len(events(answer)) == 1
+
+
+# Ids
+
+
+@pytest.mark.parametrize("ids", ["same", "empty", "missing", "numbered"])
+@pytest.mark.parametrize("arguments", ["alike", "different"])
+def test_calls_without_ids_of_their_own_are_counted_one_by_one(
+    arena: Arena, wire: WireName, ids: str, arguments: str
+) -> None:
+    """A loop cannot be hidden by giving all its calls one id, or none: each stands in the transcript, so each happened."""
+    request = asked(wire, "hi", ["wipe"], model="loop")
+    session = arena.session()
+    for number in range(3):
+        call_id = {"same": f"{session}-x", "empty": "", "missing": "GONE", "numbered": str(number)}[ids]
+        argument = {"x": "1" if arguments == "alike" else str(number)}
+        request = goes_on(wire, request, said(wire, "", (call_id, "wipe", argument)), {call_id: "done"})
+    if ids == "missing":
+        request = without(request, "GONE")
+    arena.says()
+    answer = arena.post(wire, request, session)
+    assert answer.status in (400, 403), answer.body
+    refused(wire, answer)
+    assert arena.actor.sent == []
+
+
+def without(value: Any, word: str) -> Any:
+    """The same without the fields that say this word."""
+    if isinstance(value, dict):
+        return {key: without(one, word) for key, one in value.items() if one != word}
+    return [without(one, word) for one in value] if isinstance(value, list) else value
+
+
+def test_legacy_calls_are_counted(arena: Arena) -> None:
+    """Functions that have no ids at all."""
+    history: list[Any] = [user("hi")]
+    for _ in range(3):
+        history.append({"role": "assistant", "content": None, "function_call": {"name": "wipe", "arguments": "{}"}})
+        history.append({"role": "function", "name": "wipe", "content": "done"})
+    session = arena.session()
+    arena.says()
+    request = {"model": "loop", "messages": history}
+    stopped(arena, "chat_completions", arena.post("chat_completions", request, session), session)
+
+
+def test_a_provider_that_gives_everybody_the_same_ids_mixes_no_sessions(
+    arena: Arena, wire: WireName, stream: bool
+) -> None:
+    """Two conversations whose calls have the same id stay two: each joins its own session, and counts its own calls."""
+    sessions = arena.session(), arena.session()
+    shared = f"call_{sessions[0]}"
+    requests: list[Any] = []
+    for session in sessions:
+        request = asked(wire, "hi", ["wipe"], stream=stream, model="loop")
+        arena.says(said(wire, "", (shared, "wipe", {"x": "1"})))
+        reply = whole(wire, arena.post(wire, request, session))
+        (made,) = {*called(wire, reply)}
+        requests.append(goes_on(wire, request, reply, {made: "done"}))
+    arena.says()
+    for session, request in zip(sessions, requests, strict=True):
+        answer = arena.post(wire, request, session)
+        assert answer.status == 200, answer.body
+        assert answer.headers["x-wardwright-session-id"] == session
