@@ -42,6 +42,10 @@ from wardwright.wire.turn import Turn
 
 BATCH: Final = 64
 """Turns judged before the event loop gets its turn again."""
+QUIET: Final = 1
+"""Turns of the event loop without another arrival, until those who wait are judged …"""
+PATIENCE: Final = 32
+"""… and in all."""
 TRIES: Final = 16
 REMEMBERED: Final = 60_000
 """Entries of ledgers and registers that are kept in memory, over all sessions."""
@@ -139,8 +143,18 @@ class Gates:
         self._waiting.append(job)
         if not self._busy:
             self._busy = True
-            job.future.get_loop().call_soon(self._start)
+            job.future.get_loop().call_soon(self._gather, 0, 0, 0)
         return await job.future
+
+    def _gather(self, seen: int, quiet: int, turns: int) -> None:
+        """Waits while others are on their way: a transaction costs nearly the same for one as for many. As soon as the event loop
+        has nothing else to do, nobody is; so this never waits for time to pass."""
+        waiting = len(self._waiting)
+        quiet = quiet + 1 if waiting == seen else 0
+        if quiet >= QUIET or waiting >= BATCH or turns >= PATIENCE:
+            self._start()
+        else:
+            asyncio.get_running_loop().call_soon(self._gather, waiting, quiet, turns + 1)
 
     def _start(self) -> None:
         jobs, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
@@ -164,7 +178,7 @@ class Gates:
                     job.future.set_result(outcome)
         self._waiting[:0] = again
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._start)
+            asyncio.get_running_loop().call_soon(self._gather, 0, 0, 0)
         else:
             self._busy = False
 
