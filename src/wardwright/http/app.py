@@ -180,10 +180,7 @@ class App:
             # What it switches on stands in the body, field by field, and was read there.
             inbound.forwarded = ((_BETA, beta),)
         exchange = Exchange(gateway, inbound, sink, live, part)
-        if turn.stream:
-            await _streamed(exchange, receive, limits.keep_alive_ms / 1000)
-        else:
-            await exchange.run()
+        await _Attendance(exchange, receive, limits.keep_alive_ms / 1000, stream=turn.stream).run()
 
     async def _told(self, wire: WireName, sink: Sink, refusal: Refusal) -> None:
         self.gateway.metrics.refused(refusal.kind)
@@ -202,24 +199,19 @@ async def preflight(send: Send, headers: Mapping[str, str], hosts: guard.Hosts) 
 async def read_body(receive: Receive, headers: Mapping[str, str], limit: int, seconds: float) -> bytes | Refusal:
     """The body, or why it is not read: too long, too slow, or gone."""
     declared = headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > limit:
+    if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
         return _too_long(limit)
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        raw: bytes = message.get("body", b"")
-        return raw if len(raw) <= limit else _too_long(limit)
     pieces: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(seconds):
-            while message["type"] == "http.request":
+            while (message := await receive())["type"] == "http.request":
                 pieces.append(message.get("body", b""))
                 size += len(pieces[-1])
                 if size > limit:
                     return _too_long(limit)
                 if not message.get("more_body"):
                     return b"".join(pieces)
-                message = await receive()
     except TimeoutError:
         return Refusal(408, "invalid_request_error", "body_too_slow", f"The body took longer than {seconds:g} s.")
     return Refusal(400, "invalid_request_error", "body_cut", "The connection ended before the body did.")
@@ -230,40 +222,64 @@ def _too_long(limit: int) -> Refusal:
     return Refusal(413, "invalid_request_error", "body_too_large", message)
 
 
-async def _streamed(exchange: Exchange, receive: Receive, quiet: float) -> None:
-    """Runs a streamed exchange while its caller listens: ends it when they hang up, tells them that it lives when nothing comes."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
-    gone = False
+class _Attendance:
+    """A caller who listens while an exchange runs: hanging up ends it; who waits for a stream is told that it lives when nothing comes.
+    Whether somebody still waits for a whole answer is only looked at once it takes long."""
 
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
+    __slots__ = (
+        "_comments",
+        "_exchange",
+        "_gone",
+        "_loop",
+        "_quiet",
+        "_receive",
+        "_stream",
+        "_task",
+        "_timer",
+        "_watching",
+    )
+
+    def __init__(self, exchange: Exchange, receive: Receive, quiet: float, *, stream: bool) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self._quiet = quiet
+        self._stream = stream
+        self._gone = False
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Any] | None = asyncio.current_task()
+        self._watching = self._loop.create_task(self._watch()) if stream else None
+        self._comments: set[asyncio.Task[None]] = set()
+        self._timer = self._loop.call_later(quiet, self._remind)
+
+    async def run(self) -> None:
+        task = self._task
+        try:
+            await self._exchange.run()
+        except asyncio.CancelledError:
+            if not self._gone or task is None:
+                raise
+            task.uncancel()
+        finally:
+            self._timer.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
+                self._watching = None  # its end leads back here; what nobody holds need not be collected
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
-        gone = True
-        task.cancel()
+        self._gone = True
+        if self._task is not None:
+            self._task.cancel()
 
-    comments: set[asyncio.Task[None]] = set()
-
-    def remind() -> None:
-        nonlocal timer
-        made = loop.create_task(exchange.keep_alive())
-        comments.add(made)
-        made.add_done_callback(comments.discard)
-        timer = loop.call_later(quiet, remind)
-
-    timer = loop.call_later(quiet, remind)
-    watching = loop.create_task(watch())
-    try:
-        await exchange.run()
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        task.uncancel()
-    finally:
-        timer.cancel()
-        watching.cancel()
+    def _remind(self) -> None:
+        if not self._stream:
+            self._watching = self._loop.create_task(self._watch())
+            return
+        comment = self._loop.create_task(self._exchange.keep_alive())
+        self._comments.add(comment)
+        comment.add_done_callback(self._comments.discard)
+        self._timer = self._loop.call_later(self._quiet, self._remind)
 
 
 __all__ = ["PATHS", "App", "AsgiApp", "Sink", "read_body"]

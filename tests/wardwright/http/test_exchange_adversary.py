@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import orjson
 import pytest
 
 from wardwright.errors import ProviderFailed, StoreUnavailable
+from wardwright.exchange import Exchange
 from wardwright.wire.turn import WireName
 
 from .gateway_fixture import PATH, Answer, Running, Streamed, asked, called, goes_on, running, said
@@ -376,5 +378,95 @@ def test_a_comment_never_comes_after_the_end(tmp_path: Path) -> None:
         await gateway.post(PATH[CHAT], asked(CHAT, "hi", ["look"], stream=True), session="s2")
         for _ in range(5):
             await asyncio.sleep(0)
+
+    running(tmp_path, CONFIG, story)
+
+
+async def hung_up(gateway: Running, body: dict[str, Any]) -> list[str]:
+    """Sends it, hangs up as soon as the provider works on it; what its receipts say."""
+    gone, forever = asyncio.Event(), asyncio.Event()
+
+    async def works() -> None:
+        gone.set()
+        await forever.wait()
+
+    gateway.provider.before = works
+    gateway.provider.replies = [said(CHAT, "Too late.")]
+    await gateway.post(PATH[CHAT], body, session="s1", gone=gone)
+    return [one["final"]["status"] for one in receipts_of(gateway, "s1")]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_caller_who_hangs_up_before_the_provider_answers_is_not_waited_for(tmp_path: Path, stream: bool) -> None:
+    """Nobody works on for a caller who left, whether a stream was asked for or not."""
+
+    async def story(gateway: Running) -> None:
+        gateway.limit(keep_alive_ms=1)
+        assert await hung_up(gateway, asked(CHAT, "hi", stream=stream)) == ["failed"]
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_a_body_that_never_begins_takes_no_place(tmp_path: Path) -> None:
+    """G64: who sends headers and then nothing is told so in time, and the next one is let in."""
+
+    async def story(gateway: Running) -> None:
+        gateway.limit(body_ms=1, concurrency=1)
+        answer = Answer()
+        never = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await never.wait()
+            return {}
+
+        async def send(message: Any) -> None:
+            answer.status = answer.status or message["status"]
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": PATH[CHAT],
+            "headers": [(b"host", b"127.0.0.1:8787"), (b"content-length", b"100")],
+            "client": ("127.0.0.1", 50_000),
+        }
+        await gateway.front(scope, receive, send)
+        assert answer.status == 408
+        gateway.provider.replies = [said(CHAT, "Hello.")]
+        assert (await gateway.post(PATH[CHAT], asked(CHAT, "hi"))).status == 200
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_nothing_is_left_of_requests_that_ended(tmp_path: Path) -> None:
+    """No task, no garbage that only the collector finds: what a thousand requests leave does not grow with them."""
+
+    async def story(gateway: Running) -> None:
+        async def some(count: int, start: int) -> None:
+            for number in range(start, start + count):
+                stream = number % 2 == 0
+                gateway.provider.replies = [
+                    said(CHAT, "", (f"w{number}", "wipe", {})),
+                    said(CHAT, "Hello.", (f"c{number}", "look", {})),
+                ]
+                answer = await gateway.post(
+                    PATH[CHAT], asked(CHAT, "hi", ["look"], stream=stream), session=f"s{number}"
+                )
+                assert answer.status == 200
+            await asyncio.sleep(0)
+
+        await some(4, 0)
+        gc.collect()
+        before = len(asyncio.all_tasks())
+        gc.disable()
+        try:
+            await some(20, 4)
+            assert len(asyncio.all_tasks()) == before
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            assert [one for one in gc.garbage if isinstance(one, Exchange)] == []
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
 
     running(tmp_path, CONFIG, story)
