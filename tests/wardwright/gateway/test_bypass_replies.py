@@ -592,3 +592,14 @@ RESPONSE_STREAMS: dict[str, list[bytes]] = {
 def test_an_odd_response_stream(arena: Arena, model: str, odd: str) -> None:
     """The same for the events of Responses."""
     without_it(arena, "responses", model, True, Raw(RESPONSE_STREAMS[odd]))
+
+
+def test_a_reply_with_more_calls_than_are_judged(arena: Arena, wire: WireName, stream: bool) -> None:
+    """What is too much to judge, or too much to hold until it is, does not pass unjudged."""
+    session = arena.session()
+    calls = [(f"{session}-{number}", "look", {"x": "1"}) for number in range(1_001)]
+    arena.says(said(wire, "", *calls, ("bad", "wipe", {"x": CANARY})))
+    answer = arena.post(wire, asked(wire, "hi", ["look", "wipe"], stream=stream, model="deny"), session)
+    silent(answer)
+    refused(wire, answer)
+    assert arena.count(session) == 1
