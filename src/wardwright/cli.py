@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import importlib.resources
 import os
+import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -81,7 +82,12 @@ def serve(
         Path | None,
         typer.Option("--config", help="A model artifact or a deployment; without one, an example is served."),
     ] = None,
-    db: Annotated[str, typer.Option("--db", help="A store: a file, or a postgresql:// address.")] = DATABASE,
+    db: Annotated[
+        str,
+        typer.Option(
+            "--db", help=f"A file, or a postgresql:// address; if not given, the config's store, or {DATABASE}."
+        ),
+    ] = "",
     host: Annotated[
         str, typer.Option("--host", help="Other addresses than loopback need authentication.")
     ] = "127.0.0.1",
@@ -97,7 +103,12 @@ def serve(
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         if json:
             _print_json(
-                {"address": address, "db": db, "models": list(service.plan.models), "admin_token": service.admin_token}
+                {
+                    "address": address,
+                    "db": _public(service.database),
+                    "models": list(service.plan.models),
+                    "admin_token": service.admin_token,
+                }
             )
             return
         _say(f"wardwright serves {', '.join(service.plan.models)} at {address}/v1")
@@ -109,6 +120,11 @@ def serve(
             _say("Nobody can administer: set auth.admin, or run 'wardwright keys admin'.")
 
     start(Start("" if config is None else str(config), db, host, port, workers, log_level), tell)
+
+
+def _public(place: str) -> str:
+    """Where a store is, without who may use it."""
+    return re.sub(r"//.*@", "//", place).partition("?")[0]
 
 
 # check

@@ -54,7 +54,6 @@ DEPLOYMENT_KEYS: Final[tuple[str, ...]] = (
     "store",
     "alerts",
     "scopes",
-    "retention",
     "limits",
     "mcp_servers",
 )

@@ -5,6 +5,7 @@ Reads no secret, opens nothing and imports no operator's code; every problem of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 from wardwright.alerts import AlertSettings, compile_alerts
 from wardwright.config import Config, Node, Problems, nearest
 from wardwright.errors import ConfigError
+from wardwright.keys import SecretSource, compile_secret, secret_keys
 from wardwright.mediation import Advertisement, Mediation, compile_advertisement, compile_mediation
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.policy.rules import Budget, Rule
@@ -56,6 +58,9 @@ _TIMES: Final[Mapping[str, str]] = {
 }
 
 
+_PASSWORD: Final = re.compile(r"//[^/@]*:[^/]*@|[?&]password=")
+
+
 @dataclass(frozen=True, slots=True)
 class McpServer:
     """A server whose tools are proxied, governed by the plan of a model."""
@@ -64,6 +69,19 @@ class McpServer:
     url: str
     model: str
     headers_env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where state lies, when the command line does not say."""
+
+    place: str = ""
+    """A file, or an address without a password."""
+    source: SecretSource | None = None
+    """Where the address lies, when it is secret itself."""
+
+    def read(self, environ: Mapping[str, str] | None = None) -> str:
+        return self.place if self.source is None else self.source.read("store", environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +111,7 @@ class Deployment:
     limits: Limits
     alerts: AlertSettings
     mcp_servers: Mapping[str, McpServer]
+    database: Database
 
 
 def compile_deployment(config: Config, now_ms: int | None = None, *, modules_from: Path | None = None) -> Deployment:
@@ -121,6 +140,7 @@ def compile_deployment(config: Config, now_ms: int | None = None, *, modules_fro
             _capture(own.get("capture"), problems),
         )
     servers = _mcp_servers(sections.get("mcp_servers"), tuple(models), problems)
+    database = compile_store(sections.get("store"), problems)
     told = [problem for error in found for problem in error.problems] + problems.errors
     if told or plan is None:
         raise ConfigError(sorted(set(told), key=lambda problem: (problem.line, problem.column)))
@@ -130,7 +150,30 @@ def compile_deployment(config: Config, now_ms: int | None = None, *, modules_fro
         name for name, part in plan.models.items() if part.reads_replies or any(map(_changes, rules[name].values()))
     )
     metered = frozenset(name for name, own in rules.items() if any(map(_counts, own.values())))
-    return Deployment(config, plan, providers, models, rules, approving, holding, metered, limits, alerts, servers)
+    return Deployment(
+        config, plan, providers, models, rules, approving, holding, metered, limits, alerts, servers, database
+    )
+
+
+def compile_store(node: Node | None, problems: Problems) -> Database:
+    """`store: FILE`, `store: postgresql://…`, or `store: {url_env: NAME}`. Reads no secret, and repeats none."""
+    if node is None:
+        return Database()
+    if isinstance(node.value, dict):
+        given = problems.mapping(node, (), ("path", *secret_keys("url")))
+        source = compile_secret(given, "url", problems)
+        if len(given) != 1:
+            problems.error(node, "needs one of path, url_env and url_file")
+        return Database(problems.text(given["path"]) if "path" in given else "", source)
+    place = problems.text(node)
+    if "://" in place:
+        if not place.startswith(("postgresql://", "postgres://")):
+            problems.error(node, "expected a file, or an address that begins with postgresql://")
+        elif _PASSWORD.search(place):
+            problems.error(
+                node, "a password has no place in a config file: put the address elsewhere and name it with url_env"
+            )
+    return Database(place)
 
 
 def _asks(rule: Rule) -> bool:

@@ -88,7 +88,7 @@ class Service:
         self.now_ms = clock_ms
         self._environ = environ
         self._config = config
-        self._database = database
+        self.database = database
         self._client: Client | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._retired: list[Live] = []

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wardwright.config import Config, load_config
+from wardwright.config import Config, Problems, load_config
+from wardwright.deployment import compile_store
 from wardwright.http import logs
 from wardwright.http.admin import admin_app
 from wardwright.http.front import Front
@@ -32,7 +33,8 @@ class Start:
 
     config: str = ""
     """Path of a file; empty: the embedded example."""
-    database: str = DATABASE
+    database: str = ""
+    """A file or an address; empty: what the config says, else a file in this folder."""
     host: str = "127.0.0.1"
     port: int = 8787
     workers: int = 1
@@ -42,23 +44,29 @@ class Start:
         return load_config(Path(self.config)) if self.config else embedded()
 
     def service(self) -> Service:
-        return Service(self.load(), self.database, self.host)
+        config = self.load()
+        return Service(config, self.database or database_of(config), self.host)
+
+
+def database_of(config: Config, environ: Mapping[str, str] | None = None) -> str:
+    """Where a config says that state lies; what is wrong with it is told when all of it is compiled."""
+    return compile_store(config.deployment.get("store"), Problems(config.file)).read(environ) or DATABASE
 
 
 def create_app(
     config: Config | str | os.PathLike[str] | None = None,
-    database: str = DATABASE,
+    database: str = "",
     *,
     host: str = "127.0.0.1",
     environ: Mapping[str, str] | None = None,
 ) -> Front:
-    """The gateway as an ASGI application, for any server that speaks the lifespan protocol. `host` is where it will be reached:
-    an address that others can reach needs authentication."""
+    """The gateway as an ASGI application, for any server that speaks the lifespan protocol. `database` is what `serve --db` takes.
+    `host` is where it will be reached: an address that others can reach needs authentication."""
     if config is None:
         found = embedded()
     else:
         found = config if isinstance(config, Config) else load_config(config)
-    return front(Service(found, database, host, environ=environ))
+    return front(Service(found, database or database_of(found, environ), host, environ=environ))
 
 
 def front(service: Service) -> Front:

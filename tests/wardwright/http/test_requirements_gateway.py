@@ -14,9 +14,10 @@ import pytest
 
 from wardwright.cli import main
 from wardwright.config import parse_config
+from wardwright.errors import ConfigError, ProviderFailed
 from wardwright.http.auth import attest
-from wardwright.http.service import Service
-from wardwright.http.start import front
+from wardwright.http.service import Service, compile_service
+from wardwright.http.start import Start, front
 from wardwright.store import erase, verify
 from wardwright.wire.turn import WireName
 
@@ -174,7 +175,6 @@ def test_what_cannot_be_told_apart_is_refused(tmp_path: Path, wire: WireName) ->
 
 def test_a_target_without_tools_gets_none_and_the_receipt_says_so(tmp_path: Path, wire: WireName) -> None:
     """G42: the first target fails, the second cannot use tools: it answers without them, with the reason on record."""
-    from wardwright.errors import ProviderFailed
 
     async def story(gateway: Running) -> None:
         gateway.provider.replies = [ProviderFailed("connect", "nobody is there")]
@@ -341,6 +341,51 @@ def test_two_processes_on_one_store_follow_one_plan_and_one_stop(tmp_path: Path)
                 await made.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("section", ["kept.db", "{path: kept.db}", "{url_env: WARD_STORE}", "{url_file: place}"])
+def test_the_file_says_where_state_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], section: str
+) -> None:
+    """G60, G61: without `--db` the config's `store` is used, with it the command line wins; an address may be a secret."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WARD_STORE", "kept.db")
+    Path("place").write_text("kept.db\n")
+    Path("place").chmod(0o600)
+    Path("ward.yaml").write_text(f"model_id: m\nstore: {section}\n")
+    told: list[str] = []
+
+    def start(given: Start, tell: Callable[[Service], None]) -> None:
+        service = given.service()
+        tell(service)
+        told.append(service.database)
+        service.store.close()
+
+    monkeypatch.setattr("wardwright.cli.start", start)
+    wardwright("serve", "--config", "ward.yaml", "--json")
+    wardwright("serve", "--config", "ward.yaml", "--db", "other.db")
+
+    assert told == ["kept.db", "other.db"]
+    assert '"db": "kept.db"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("postgresql://ward:hunter2@db/ward", "a password has no place in a config file"),
+        ("mysql://db/ward", "expected a file, or an address that begins with postgresql://"),
+        ("{path: a, url_env: B}", "needs one of path, url_env and url_file"),
+        ("{}", "needs one of path, url_env and url_file"),
+        ("{file: a}", "unknown key 'file'"),
+    ],
+)
+def test_what_is_wrong_with_the_store_is_told(section: str, message: str) -> None:
+    """G10, G60: with its place, and without the password."""
+    with pytest.raises(ConfigError) as caught:
+        compile_service(parse_config(f"model_id: m\nstore: {section}\n", "ward.yaml"))
+
+    assert any(message in problem.message for problem in caught.value.problems)
+    assert "hunter2" not in str(caught.value)
 
 
 # Keys, approvals by command, erasure
