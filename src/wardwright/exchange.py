@@ -670,10 +670,25 @@ class Exchange:
             raise ProviderFailed("broken", f"The provider's reply cannot be read: {error}") from error
 
     def _new_relay(self) -> Relay:
-        part = self.part
+        hold_text = self.part.model_id in self.live.deployment.holding
+        return relay_for(self.inbound.wire, hold_text=hold_text, head=self._repeated(), usage=self._wants_usage())
+
+    def _wants_usage(self) -> bool:
         options = self.inbound.body.get("stream_options")
-        usage = isinstance(options, dict) and bool(cast("dict[str, Any]", options).get("include_usage"))
-        return relay_for(self.inbound.wire, hold_text=part.model_id in self.live.deployment.holding, usage=usage)
+        return isinstance(options, dict) and bool(cast("dict[str, Any]", options).get("include_usage"))
+
+    def _repeated(self) -> dict[str, Any]:
+        """What a reply repeats of its request, as the caller wrote it: no tool and no instruction that is not the caller's own."""
+        ruling, settings = self.judged[0].ruling, self._settings
+        ours = (
+            settings.server_tools or settings.mediation.rules or ruling.stripped or ruling.controls or ruling.reminders
+        )
+        if self.inbound.wire != "responses" or not ours:
+            return {}
+        said: dict[str, Any] = dict.fromkeys(("instructions", "tools", "tool_choice"))
+        edit.of(self.inbound.wire).echo(said, body.read(self.inbound.raw))
+        del said["model"]
+        return said
 
     async def _relay_reply(self, response: Response, wire: WireName) -> tuple[dict[str, Any], Turn]:
         inbound, limits = self.inbound, self.live.deployment.limits
@@ -933,7 +948,8 @@ class Exchange:
         if self.relay is not None:
             if reply.held:
                 edits.keep_calls(reply.body, calls, change=change)
-                await self._send(render(self.inbound.wire, reply.body))
+                reply.body.update(self._repeated())
+                await self._send(render(self.inbound.wire, reply.body, usage=self._wants_usage()))
             else:
                 await self._send(self.relay.release(calls, change))
             await self.sink.finish()
@@ -944,6 +960,7 @@ class Exchange:
             if one.change is not None:
                 edits.rewrite(one.reply, one.change)
             answer = edits.join(one.reply, answer)
+        answer.update(self._repeated())
         self.started = True
         await self.sink.answer(200, self._headers(), body.write(answer))
 

@@ -864,3 +864,15 @@ def test_a_provider_that_gives_everybody_the_same_ids_mixes_no_sessions(
         answer = arena.post(wire, request, session)
         assert answer.status == 200, answer.body
         assert answer.headers["x-wardwright-session-id"] == session
+
+
+def test_a_tool_that_is_added_or_taken_away_is_not_told_to_the_caller(arena: Arena, stream: bool) -> None:
+    """Responses repeat their request: the caller reads its own there, not the one that was sent on."""
+    session = arena.session()
+    reply = said("responses", "Very well.")
+    reply |= {"tools": [{"type": "function", "name": "look", "parameters": SCHEMA}], "instructions": "secret words"}
+    arena.says(reply)
+    answer = arena.post("responses", asked("responses", "hi", ["look", "wipe"], stream=stream, model="strip"), session)
+    told = whole("responses", answer)
+    assert [one["name"] for one in told["tools"]] == ["look", "wipe"]
+    assert told["instructions"] is None and b"secret words" not in answer.body
