@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from wardwright.errors import ConfigError, ProviderFailed
 from wardwright.http.auth import attest
 from wardwright.http.service import Service, compile_service
 from wardwright.http.start import Start, front
+from wardwright.keys import Keyring
 from wardwright.store import erase, verify
 from wardwright.wire.turn import WireName
 
-from .gateway_fixture import PATH, Running, asked, called, goes_on, running, said
+from ..postgres_server import PostgresServer
+from .gateway_fixture import PATH, Provider, Running, asked, called, goes_on, running, said
 from .test_exchange import WIRES, decide, read
 
 PROVIDERS = """
@@ -232,7 +234,7 @@ def test_nothing_of_a_call_is_given_out_before_its_receipt_is_in_the_store(
 
         async def watched(scope: Any, receive: Any, send: Callable[[Any], Any]) -> None:
             async def watching(message: Any) -> None:
-                if b"look" in message.get("body", b""):
+                if b'"c1"' in message.get("body", b""):
                     seen.append(len(gateway.receipts()))
                 await send(message)
 
@@ -291,6 +293,9 @@ def test_claims_about_tools_are_believed_when_they_are_signed_for_us(
 # Plans and processes
 
 PLAN = f"model_id: m\n{PROVIDERS}\ntargets: [{{model: first, provider: double}}]\n"
+LOOP = f"""{PLAN}governance:
+  - {{id: loop, kind: tool_loop_threshold, action: deny_call, equal: tool+arguments, threshold: 3, tool: {{name: look}}}}
+"""
 STRICT = f"{PLAN}governance: [{{id: no-words, kind: request_guard, match: hello}}]\n"
 
 
@@ -317,17 +322,43 @@ def test_a_file_that_is_read_again_rules_from_the_next_request(tmp_path: Path) -
     running(tmp_path, PLAN, story)
 
 
-def test_two_processes_on_one_store_follow_one_plan_and_one_stop(tmp_path: Path) -> None:
-    """G30, G63: what an operator does at one gateway holds at the other."""
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.heavy)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield str(tmp_path / "ward.db")
+        return
+    server = PostgresServer()
+    server.start()
+    yield server.address
+    server.stop()
+    server.remove()
+
+
+def test_two_processes_on_one_store_follow_one_plan_and_one_stop(tmp_path: Path, database: str) -> None:
+    """G30, G31, G63: what is counted or decided at one gateway holds at the other, on a file and on a server."""
+    Keyring.create(tmp_path / "ring")
+    environ = {"WARDWRIGHT_KEYS_FILE": str(tmp_path / "ring")}
 
     async def story() -> None:
-        services = [Service(parse_config(PLAN, "p.yaml"), str(tmp_path / "ward.db"), "127.0.0.1") for _ in range(2)]
+        services = [Service(parse_config(LOOP, "p.yaml"), database, "127.0.0.1", environ=environ) for _ in range(2)]
         applications = [front(service) for service in services]
-        one, two = (Running(service, made, *[None] * 2) for service, made in zip(services, applications, strict=True))  # type: ignore[arg-type]
         for made in applications:
             await made.open()
+        one, two = (Running(*made, Provider(), Provider()) for made in zip(services, applications, strict=True))
+        for made in (one, two):
+            made.put_doubles()
         try:
             two.service.admin_token = one.service.admin_token
+            passed: list[int] = []
+            for number, gateway in enumerate((one, two, one)):
+                gateway.provider.replies = [
+                    said("anthropic", "", (f"c{number}", "look", {"x": "1"})),
+                    said("anthropic", "Enough."),
+                ]
+                request = asked("anthropic", f"again {number}", ["look"])
+                answer = await gateway.post(PATH["anthropic"], request, session="s1")
+                passed.append(len(called("anthropic", answer.json)))
+            assert passed == [1, 1, 0]
             body = {"source": STRICT, "expected_epoch": 1}
             assert (await one.admin("POST", "/v1/wardwright/plans/activate", body)).status == 200
             stop = {"kind": "principal", "name": "anonymous"}
@@ -336,6 +367,7 @@ def test_two_processes_on_one_store_follow_one_plan_and_one_stop(tmp_path: Path)
             assert two.service.plan.plan_hash == one.service.plan.plan_hash
             refused = await two.post(PATH["anthropic"], asked("anthropic", "fine"))
             assert refused.status == 403 and refused.json["error"]["code"] == "emergency_stop"
+            assert verify(one.service.store, one.service.keyring.signing_keys).good
         finally:
             for made in applications:
                 await made.close()
@@ -417,11 +449,6 @@ def test_what_waits_is_decided_by_command_and_released_after_a_rotation(tmp_path
         assert len(gateway.provider.sent) == 1
 
     running(tmp_path, ASK, story)
-
-
-LOOP = f"""{PLAN}governance:
-  - {{id: loop, kind: tool_loop_threshold, action: deny_call, equal: tool+arguments, threshold: 3, tool: {{name: look}}}}
-"""
 
 
 def test_counters_go_on_after_a_rotation(tmp_path: Path) -> None:
