@@ -18,7 +18,7 @@ import orjson
 from wardwright.catalog import PLACEHOLDER, Identity, compile_glob, fold, parse_pointer, result_status
 from wardwright.facts import VISIBILITY, ToolFact
 from wardwright.policy.compile import ModelPlan
-from wardwright.policy.matching import arguments_fit, fits
+from wardwright.policy.matching import arguments_fit, fits, still_fits
 from wardwright.policy.rules import (
     AllowedTools,
     ArgumentSchema,
@@ -81,6 +81,10 @@ class Alphabet:
         default_factory=dict[str, "tuple[tuple[bool | None, str], ...]"]
     )
     """Raw name → the answers that differ: error flag and content."""
+    heeded: frozenset[tuple[str, bool | None, str]] = frozenset()
+    """Answers that some matcher may fit: raw name, error flag and content. All others are one to the plan."""
+    phases: bool = False
+    """Whether the phase of a request matters to its reply."""
     words: tuple[str, ...] = ("",)
     """What the user may say: nothing special first."""
     says: tuple[str, ...] = ("",)
@@ -150,6 +154,13 @@ def make_alphabet(part: ModelPlan, question: Question) -> Alphabet:
     names = _names(part, matchers, doubts)
     alphabet.letters = tuple(_letters(part, rules, matchers, names, doubts))
     alphabet.results = {raw: _results(part, raw, matchers, doubts) for raw, hosted in names if not hosted}
+    alphabet.heeded = frozenset(
+        (raw, flag, content)
+        for raw, answers in alphabet.results.items()
+        for flag, content in answers
+        if any(still_fits(one, _result_fact(part, raw, flag, content), inner=True) is not False for one in matchers)
+    )
+    alphabet.phases = any(isinstance(rule, AllowedTools) for rule in rules)
     texts = [rule for rule in rules if isinstance(rule, TextRule) and not harmless(rule)]
     _texts(alphabet, texts, doubts)
     untils = [rule.until for rule in rules if isinstance(rule, ToolSequence) and rule.until is not None]
@@ -168,6 +179,7 @@ def make_alphabet(part: ModelPlan, question: Question) -> Alphabet:
         "one session, and a client that sends what it was given and every result",
         f"at most {question.calls} calls in one reply",
         surface,
+        "providers run no tools of their own but those that the plan speaks of",
         "nobody approves what waits for an approval",
     )
     alphabet.doubts = tuple(doubts)
@@ -300,7 +312,9 @@ def _names(part: ModelPlan, matchers: Sequence[Matcher], doubts: list[str]) -> l
         doubts.append("more tools can be named than were tried")
     found: dict[tuple[object, ...], tuple[str, str]] = {}
     for raw, hosted in sorted(candidates, key=lambda one: (candidates[one], len(one[0]), one)):
-        found.setdefault(_signature(part, matchers, raw, hosted), (raw, hosted))
+        signature = _signature(part, matchers, raw, hosted)
+        if not hosted or any(signature[1:]):  # a provider's own tool that nobody asks about is left out
+            found.setdefault(signature, (raw, hosted))
     return sorted(found.values())
 
 
@@ -422,29 +436,35 @@ def _results(
             contents.append(witness)
     found: dict[tuple[bool, ...], tuple[bool | None, str]] = {}
     for flag, content in [(False, "done"), (True, "failed"), (None, "done"), *((None, one) for one in contents[1:])]:
-        status = "unknown" if flag is None else "error" if flag else "success"
-        if identity.status_tests:
-            extracted = result_status(identity, content)[0]
-            if status == "unknown" or (status == "success" and extracted != "unknown"):
-                status = extracted
-        where = cast("Any", identity.execution_location or "client")
-        fact = ToolFact(
-            identity.namespace,
-            identity.name,
-            raw,
-            identity.risk_class,
-            "result_interpretation",
-            "tool_result",
-            "",
-            status,
-            identity.confidence,
-            where,
-            VISIBILITY[where],
-            (),
-            identity.trust,
-        )
+        fact = _result_fact(part, raw, flag, content)
         found.setdefault(tuple(fits(one, fact, True, inner=True) for one in asking), (flag, content))
     return tuple(found.values())
+
+
+def _result_fact(part: ModelPlan, raw: str, flag: bool | None, content: str) -> ToolFact:
+    """The fact that an answer will be."""
+    identity = part.catalog.resolve(raw)
+    status = "unknown" if flag is None else "error" if flag else "success"
+    if identity.status_tests:
+        extracted = result_status(identity, content)[0]
+        if status == "unknown" or (status == "success" and extracted != "unknown"):
+            status = extracted
+    where = cast("Any", identity.execution_location or "client")
+    return ToolFact(
+        identity.namespace,
+        identity.name,
+        raw,
+        identity.risk_class,
+        "result_interpretation",
+        "tool_result",
+        "",
+        status,
+        identity.confidence,
+        where,
+        VISIBILITY[where],
+        (),
+        identity.trust,
+    )
 
 
 def witness_of(pattern: str) -> str | None:

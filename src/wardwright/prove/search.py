@@ -367,12 +367,14 @@ class _Search:
             new.append(ResultItem(call_id, content, flag))
             status = "" if flag is None else " fails" if flag else ""
             news.append(f"{name}{status or ' answers'}")
-            tail = (*tail, (letter, flag, content))
+            if (letter.raw_name, flag, content) in self.alphabet.heeded:
+                tail = (*tail, (letter, flag, content))
         if word is not None:
             count += 1
             new.append(TextItem("user", word or f"Word {count}."))
             news.append(f"the user says {_json(word)}" if word else "the user speaks")
-            tail = (*tail, word)
+            if word not in tail:
+                tail = (*tail, word)
         items = (*place.items, *new)
         turn = Turn("request", "chat_completions", self.part.model_id, items, self.tools, caller=CALLER)
         ruling, registers = self.gate(place, turn)
@@ -538,8 +540,11 @@ class _View:
     again: set[str] = field(default_factory=set[str])
     """Tools and digests of arguments that are used more than once; nothing else can be counted as the same again."""
     crowded: bool = False
+    heeded: frozenset[str] = frozenset()
+    """Tools some answer of which matters."""
 
     def __post_init__(self) -> None:
+        self.heeded = frozenset(raw for raw, _, _ in self.alphabet.heeded)
         for rules in (self.part.rules, *self.part.bundles.values()):
             for rule in rules.rules:
                 self.by_key.setdefault(rule.key, []).append(rule)
@@ -560,7 +565,8 @@ class _View:
         """Equal for places from which everything goes the same way. Leaves the place's running clocks on it."""
         clocks: list[int] = []
         words: list[int] = []
-        seen: list[object] = [place.mode, place.tail, tuple([letter for _, letter, _ in place.due]), place.target]
+        due = tuple([letter if letter.raw_name in self.heeded else None for _, letter, _ in place.due])
+        seen: list[object] = [place.mode, place.tail, due, place.target]
         for key in sorted(place.registers.scopes):
             self._scope(place, place.registers.scopes[key], key == session, seen, clocks, words)
         head = place.registers.scopes.get(session, EMPTY_SCOPE).head
@@ -612,7 +618,16 @@ class _View:
         seen.append(bool(head.turn))
         if session:
             known = any(name[0] == "c" and entry.status == "passed" for name, entry in scope.ledger.items())
-            seen.extend((known, head.phase, head.repairing, head.bundles, head.text_hits, head.surface_digest))
+            seen.extend(
+                (
+                    known,
+                    head.phase if self.alphabet.phases else "",
+                    head.repairing,
+                    head.bundles,
+                    head.text_hits,
+                    head.surface_digest,
+                )
+            )
             if self.alphabet.heard:
                 words.extend((head.user_turns, head.spoken))
         for key in sorted(scope.registers):
@@ -639,7 +654,8 @@ class _View:
                 return None
             if self.alphabet.heard:
                 words.extend((record.words, record.first_word))
-            return (record.flags, record.phase, record.bundles, record.repairing, record.stripped)
+            phase = record.phase if self.alphabet.phases else ""
+            return (record.flags, phase, record.bundles, record.repairing, record.stripped)
         if name in ("surface", "texts"):
             return None
         rules = self.by_key.get(name)
