@@ -117,7 +117,11 @@ def test_a_key_is_taken_where_the_official_clients_send_it(headers: dict[str, st
     assert principal.models == ("coding-*", "small")
 
 
-@pytest.mark.parametrize("secret", ["nope", KEY[:-1], KEY + "x", KEY.upper(), hash_key(KEY), "\ud800"])
+@pytest.mark.parametrize(
+    "secret",
+    ["nope", KEY[:-1], KEY + "x", KEY.upper(), hash_key(KEY), "\ud800"],
+    ids=["other", "shorter", "longer", "capitals", "hash", "surrogate"],
+)
 def test_an_unknown_key_is_refused(secret: str) -> None:
     """Not by its beginning, not in other letters, and not by its hash."""
     answer = authenticator().authenticate(bearer(secret), LOCAL)
@@ -515,7 +519,7 @@ def test_administering_always_needs_a_token() -> None:
     ]
 
 
-@pytest.mark.parametrize("secret", [KEY, "x", ADMIN[:-1], ""])
+@pytest.mark.parametrize("secret", [KEY, "x", ADMIN[:-1], ""], ids=["key", "other", "shorter", "empty"])
 def test_other_keys_do_not_administer(secret: str) -> None:
     """A model key without a role opens no page."""
     answer = authenticator().admin(bearer(secret), LOCAL)
