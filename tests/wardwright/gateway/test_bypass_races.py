@@ -257,8 +257,9 @@ def test_a_comment_never_follows_the_end(arena: Arena, wire: WireName) -> None:
             return {"type": "http.request", "body": orjson.dumps(asked(wire, "hi", stream=True, model="block"))}
 
         async def send(message: Any) -> None:
-            sent.append(message["type"])
-            if message["type"] == "http.response.start":
+            begins = message["type"] == "http.response.start"
+            sent.append("begin" if begins else "more" if message.get("more_body") else "end")
+            if begins:
                 answer.status = message["status"]
                 answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
                 loop = asyncio.get_running_loop()
@@ -285,6 +286,8 @@ def test_a_comment_never_follows_the_end(arena: Arena, wire: WireName) -> None:
         await arena.gateway.front(scope, receive, send)
 
     arena.runner.run(ask())
-    assert sent == ["http.response.start", "http.response.body"]
-    assert answer.status == 502
+    # A comment may have been due before the answer: then the refusal is an event behind it.
+    assert sent.count("begin") == sent.count("end") == 1
+    assert (sent[0], sent[-1]) == ("begin", "end")
     assert len(events(answer)) == 1
+    refused(wire, answer)

@@ -32,7 +32,7 @@ from .arena import (
 
 TARGETS = "targets: [{model: first, provider: double, context_window: 1000000}]"
 CONFIG = f"""
-limits: {{body_bytes: 200000, body_time: 50ms}}
+limits: {{body_bytes: 200000, body_time: 300ms}}
 providers: {{double: {{kind: openai, base_url: "http://127.0.0.1:9/v1"}}}}
 models:
   - model_id: words
