@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from time import monotonic
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -44,13 +45,15 @@ _BETA: Final = "anthropic-beta"
 class Sink:
     """The caller's side of one exchange."""
 
-    __slots__ = ("_further", "_send", "open", "status")
+    __slots__ = ("_further", "_send", "began", "open", "status")
 
     def __init__(self, send: Send, further: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self._send = send
         self._further = further
         self.status = 0
         self.open = True
+        self.began: float | None = None
+        """When the first byte of a stream went out."""
 
     async def answer(self, status: int, headers: Sequence[tuple[str, str]], data: bytes) -> None:
         self.open = False
@@ -61,6 +64,7 @@ class Sink:
 
     async def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         if self.open:
+            self.began = monotonic()
             await self._start(status, headers, (_EVENTS,))
 
     async def write(self, data: bytes) -> None:
@@ -124,6 +128,7 @@ class App:
             return
         self._under_way += 1
         self._of_principal[principal.id] = held + 1
+        since = monotonic()
         try:
             await self._admitted(wire, sink, headers, peer, principal, receive)
         finally:
@@ -133,7 +138,9 @@ class App:
                 self._of_principal[principal.id] = left
             else:
                 del self._of_principal[principal.id]
-            self.gateway.metrics.answered(wire, sink.status)
+            self.gateway.metrics.answered(wire, sink.status, monotonic() - since)
+            if sink.began is not None:
+                self.gateway.metrics.first_byte(wire, sink.began - since)
 
     async def _admitted(
         self,
@@ -180,7 +187,15 @@ class App:
             # What it switches on stands in the body, field by field, and was read there.
             inbound.forwarded = ((_BETA, beta),)
         exchange = Exchange(gateway, inbound, sink, live, part)
-        await _Attendance(exchange, receive, limits.keep_alive_ms / 1000, stream=turn.stream).run()
+        attendance = _Attendance(exchange, receive, limits.keep_alive_ms / 1000, stream=turn.stream)
+        if not turn.stream:
+            await attendance.run()
+            return
+        gateway.metrics.stream_opened()
+        try:
+            await attendance.run()
+        finally:
+            gateway.metrics.stream_closed()
 
     async def _told(self, wire: WireName, sink: Sink, refusal: Refusal) -> None:
         self.gateway.metrics.refused(refusal.kind)

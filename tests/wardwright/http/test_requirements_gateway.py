@@ -247,6 +247,22 @@ def test_nothing_of_a_call_is_given_out_before_its_receipt_is_in_the_store(
     running(tmp_path, TOOLS, story)
 
 
+def test_what_passes_is_counted_and_timed(tmp_path: Path, wire: WireName, stream: bool) -> None:
+    """G63: `/metrics` tells requests, how long they took, when a stream began, and how many are open."""
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [said(wire, "Hello.")]
+        await gateway.post(PATH[wire], asked(wire, "hi", stream=stream))
+        told = (await gateway.ask("GET", "/metrics", b"", {"host": "localhost"})).body.decode()
+        lines = {line.rpartition(" ")[0].partition(",worker")[0]: line.rpartition(" ")[2] for line in told.splitlines()}
+        assert lines[f'wardwright_requests_total{{wire="{wire}",status="200"'] == "1"
+        assert lines[f'wardwright_request_seconds_count{{wire="{wire}"'] == "1"
+        assert lines.get(f'wardwright_first_byte_seconds_count{{wire="{wire}"', "0") == ("1" if stream else "0")
+        assert [value for name, value in lines.items() if name.startswith("wardwright_open_streams")] == ["0"]
+
+    running(tmp_path, TOOLS, story)
+
+
 SECRET = "a shared secret of at least 32 characters"
 CLAIMED = f"""
 model_id: m
