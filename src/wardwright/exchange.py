@@ -117,7 +117,7 @@ class Inbound:
     """Headers that a provider of the same wire may need; never credentials."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Live:
     """What is in force. Replaced whole, so that an exchange sees one state from its begin to its end."""
 

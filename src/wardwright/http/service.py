@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -20,22 +22,25 @@ from typing import Final
 from wardwright.alerts import Alerts
 from wardwright.config import Config, Problems, load_config, parse_config
 from wardwright.deployment import Deployment, ModelSettings, compile_deployment
-from wardwright.errors import ConfigError, VersionConflict, WardwrightError
+from wardwright.errors import ConfigError, SealedMissing, VersionConflict, WardwrightError
 from wardwright.exchange import Gateway, Live
 from wardwright.gates import Gates
+from wardwright.history import Delta
 from wardwright.http.auth import Auth, Authenticator, compile_auth, is_local
 from wardwright.http.guard import Hosts
 from wardwright.keys import Keyring, ring_path
 from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay
 from wardwright.policy.compile import Plan
-from wardwright.providers import Client, Provider, open_providers
+from wardwright.providers import Client, open_providers
 from wardwright.server_tools import ServerTools
 from wardwright.sessions import Sessions
-from wardwright.store import PlanEpoch, Store, open_store
+from wardwright.store import PlanEpoch, SealedRow, Store, open_store
 
 SWEEP_S: Final = 60.0
 EMBEDDED: Final = "starter.yaml"
+_FILE: Final = ("service", "file")
+"""The store's row that tells which file was put in force last. No session has such a scope."""
 
 log = logging.getLogger("wardwright")
 
@@ -46,6 +51,16 @@ class Compiled:
 
     deployment: Deployment
     auth: Auth
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A plan with everything it needs, opened."""
+
+    compiled: Compiled
+    authenticator: Authenticator
+    hosts: Hosts
+    live: Live
 
 
 def compile_service(config: Config, now_ms: int | None = None, *, modules_from: Path | None = None) -> Compiled:
@@ -91,7 +106,11 @@ class Service:
         self.database = database
         self._client: Client | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._retired: list[Live] = []
+        self._retired: list[tuple[weakref.ref[Live], Mapping[str, ServerTools]]] = []
+        """Tools of former plans, and whether an exchange still uses them."""
+        self._changing = asyncio.Lock()
+        self._epoch = 0
+        """Of the plan in force here."""
         self.admin_token: str | None = None
         """Generated just now, to be printed once; None when there is one already."""
         compiled = self._compile(config)
@@ -163,23 +182,28 @@ class Service:
         return await self._activate(parse_config(source.decode("utf-8"), "<activated>"), operator, expected_epoch)
 
     async def _activate(self, config: Config, operator: str, expected_epoch: int | None = None) -> PlanEpoch:
-        compiled, source = self._compile(config), config.source
-        current = await self.gateway.gates.ask(self.store.plan_epoch)
-        expected = expected_epoch if expected_epoch is not None else (current.epoch if current is not None else 0)
-        epoch = await self.gateway.gates.ask(
-            self.store.activate, compiled.deployment.plan.plan_hash, source, self.now_ms(), expected
-        )
-        self.overlay.epoch = epoch.epoch
-        await self._put_in_force(compiled)
+        async with self._changing:
+            ready = await self._prepare(self._compile(config))
+            try:
+                epoch = await self.gateway.gates.ask(self._store_plan, ready.compiled, config.source, expected_epoch)
+            except BaseException:
+                await _close(ready.live.server_tools)
+                raise
+            self.overlay.epoch = max(self.overlay.epoch, epoch.epoch)
+            self._put_in_force(ready, epoch.epoch)
         log.info("plan activated", extra={"epoch": epoch.epoch, "plan_hash": epoch.plan_hash, "operator": operator})
         return epoch
+
+    def _store_plan(self, compiled: Compiled, source: bytes, expected_epoch: int | None = None) -> PlanEpoch:
+        current = self.store.plan_epoch()
+        expected = expected_epoch if expected_epoch is not None else (0 if current is None else current.epoch)
+        return self.store.activate(compiled.deployment.plan.plan_hash, source, self.now_ms(), expected)
 
     # life
 
     async def open(self) -> None:
         """Everything up to the first request."""
         self._client = Client()
-        await self._put_in_force(self._compiled)
         await self._agree()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(one) for one in (self.overlay.run(), self.alerts.run(), self._sweep())]
@@ -194,9 +218,8 @@ class Service:
             task.cancel()
         await self.alerts.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for live in (*self._retired, self.gateway.live):
-            for tools in live.server_tools.values():
-                await tools.aclose()
+        for tools in (*(one for _, one in self._retired), self.gateway.live.server_tools):
+            await _close(tools)
         if self._client is not None:
             await self._client.close()
         self.store.close()
@@ -218,13 +241,15 @@ class Service:
         except BaseException:
             self._config = before
             raise
+        self._mark()
 
     async def reload_safely(self) -> None:
         """As `reload`, for a signal: what is wrong is logged, and the plan in force stays."""
         try:
             await self.reload()
-        except WardwrightError as error:
-            log.error("reload refused", extra={"reason": str(error)})
+        except Exception as error:  # noqa: BLE001
+            # INVARIANT: whatever is wrong with the file, the plan in force rules on.
+            log.error("reload refused", extra={"reason": str(error) or type(error).__name__})
 
     def _compile(self, config: Config) -> Compiled:
         # Operators' code comes only with the file that this process was started with.
@@ -232,62 +257,100 @@ class Service:
         return compile_service(config, self.now_ms(), modules_from=Path(config.file).resolve().parent if ours else None)
 
     async def _agree(self) -> None:
-        """One plan for all processes: the file this one was started with, unless another has just put the same in force."""
-        plan_hash, source = self._compiled.deployment.plan.plan_hash, self._config.source
-        for _ in range(8):
+        """One plan for all processes: this one's file if it is news, else what is in force: an operator may have changed it since
+        the file was read first, and a process that starts anew takes nothing of that back."""
+        source = self._config.source
+        while True:
             current = self.store.plan_epoch()
-            if current is not None and current.source == source:
-                self.overlay.epoch = current.epoch
-                return
+            if current is not None and (current.source == source or self._marked()):
+                if current.source != source:
+                    self._compiled = self._compile(parse_config(current.source.decode("utf-8"), self._config.file))
+                break
             try:
-                made = self.store.activate(plan_hash, source, self.now_ms(), current.epoch if current else 0)
+                current = self._store_plan(self._compiled, source)
             except VersionConflict:
-                continue
-            self.overlay.epoch = made.epoch
-            return
+                continue  # another process was first
+            break
+        self._put_in_force(await self._prepare(self._compiled), current.epoch)
+        self.overlay.epoch = current.epoch
+        self._mark()
+
+    def _mark(self) -> None:
+        """This file has been put in force."""
+        if not self._marked():
+            now = self.now_ms()
+            self.store.commit(Delta(now), seal=(SealedRow(_FILE[0], _FILE[1], 2**62, self._file_digest()),))
+
+    def _marked(self) -> bool:
+        try:
+            return self.store.sealed(*_FILE, self.now_ms()).body == self._file_digest()
+        except SealedMissing:
+            return False
+
+    def _file_digest(self) -> bytes:
+        return hashlib.sha256(self._config.source).digest()
 
     async def _follow(self, epoch: PlanEpoch) -> None:
         """Another process, or an operator, has put another plan in force."""
-        config = parse_config(epoch.source.decode("utf-8"), self._config.file)
-        await self._put_in_force(self._compile(config))
+        async with self._changing:
+            if epoch.epoch > self._epoch:
+                config = parse_config(epoch.source.decode("utf-8"), self._config.file)
+                self._put_in_force(await self._prepare(self._compile(config)), epoch.epoch)
 
-    async def _put_in_force(self, compiled: Compiled) -> None:
+    async def _prepare(self, compiled: Compiled) -> _Ready:
+        """Everything that a plan needs, opened; or nothing is. Keys of providers are read anew."""
         deployment = compiled.deployment
-        before = self.gateway.live
-        assert self._client is not None
-        new = {
-            name: settings
-            for name, settings in deployment.providers.items()
-            if name not in before.providers or before.deployment.providers.get(name) != settings
-        }
-        environ = os.environ if self._environ is None else self._environ
-        providers: dict[str, Provider] = {**before.providers, **open_providers(new, self._client, environ)}
-        providers = {name: providers[name] for name in deployment.providers}
+        authenticator = Authenticator(compiled.auth, self.keyring, self.host, environ=self._environ)
+        hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, self.host)
+        providers = open_providers(deployment.providers, self.client, self.environ)
         tools: dict[str, ServerTools] = {}
-        for model, settings in deployment.models.items():
-            if settings.server_tools:
-                made = tools[model] = ServerTools(settings.server_tools)
-                await made.open()
-        self.authenticator = Authenticator(compiled.auth, self.keyring, self.host, environ=self._environ)
-        self.hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, self.host)
-        self._compiled = compiled
+        try:
+            for model, settings in deployment.models.items():
+                if settings.server_tools:
+                    tools[model] = ServerTools(settings.server_tools)
+                    await tools[model].open()
+        except BaseException:
+            await _close(tools)
+            raise
+        return _Ready(compiled, authenticator, hosts, Live(deployment, providers, tools))
+
+    def _put_in_force(self, ready: _Ready, epoch: int) -> None:
+        before = self.gateway.live
+        self._compiled, self._epoch = ready.compiled, epoch
+        self.authenticator, self.hosts = ready.authenticator, ready.hosts
+        self.gateway.live = ready.live
         if before.server_tools:
-            self._retired.append(before)  # exchanges under way may still use them
-        self.gateway.live = Live(deployment, providers, tools)
-        for name, provider in before.providers.items():
-            if providers.get(name) is not provider:
-                provider.close()
+            self._retired.append((weakref.ref(before), before.server_tools))
+        for provider in before.providers.values():
+            provider.close()
+
+    async def let_go(self) -> None:
+        """Closes the tools of plans that no exchange uses any more."""
+        unused = [tools for live, tools in self._retired if live() is None]
+        self._retired = [one for one in self._retired if one[0]() is not None]
+        for tools in unused:
+            await _close(tools)
 
     async def _sweep(self) -> None:
         """What has expired is erased; what was put off is done."""
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
+                await self.let_go()
                 self.keyring.reload()
                 await asyncio.to_thread(self.store.sweep, self.now_ms())
                 await asyncio.to_thread(self.store.maintain)
             except WardwrightError as error:
                 log.warning("upkeep failed", extra={"error": str(error)})
+
+
+async def _close(tools: Mapping[str, ServerTools]) -> None:
+    for one in tools.values():
+        try:
+            await one.aclose()
+        except Exception as error:  # noqa: BLE001
+            # INVARIANT: what cannot be closed keeps nothing else open.
+            log.warning("tools not closed", extra={"error": type(error).__name__})
 
 
 __all__ = ["Compiled", "Service", "compile_service", "embedded"]

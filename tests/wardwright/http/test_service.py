@@ -1,0 +1,186 @@
+"""Plans that come and go while a process serves: whole or not at all, the newest one, and nothing left of those before."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wardwright.config import parse_config
+from wardwright.errors import ConfigError
+from wardwright.http import service as module
+from wardwright.http.service import Service
+from wardwright.server_tools import ServerTools
+
+PLAN = """
+providers: {up: {kind: openai, base_url: "http://127.0.0.1:9/v1"}}
+models:
+  - model_id: m
+    targets: [{model: a, provider: up}]
+"""
+TOOLS = PLAN + "    server_tools: [{name: wardwright_policy_cache_status, engine: builtin}]\n"
+
+
+def other(plan: str, number: int) -> str:
+    """The same plan with another hash."""
+    return plan.replace("model: a", f"model: a{number}")
+
+
+def opened(
+    tmp_path: Path,
+    story: Callable[..., Coroutine[Any, Any, None]],
+    *configs: str,
+    environ: dict[str, str] | None = None,
+) -> None:
+    """One service per config, on one store."""
+
+    async def main() -> None:
+        services: list[Service] = []
+        for number, config in enumerate(configs):
+            path = tmp_path / f"{number}.yaml"
+            path.write_text(config)
+            made = Service(parse_config(config, str(path)), str(tmp_path / "ward.db"), "127.0.0.1", environ=environ)
+            await made.open()
+            services.append(made)
+        try:
+            await story(*services)
+        finally:
+            for made in services:
+                await made.close()
+
+    asyncio.run(main())
+
+
+def target(service: Service) -> str:
+    return service.plan.models["m"].targets[0].model
+
+
+class Slow(ServerTools):
+    """Tools that are open when they are told to."""
+
+    opens: list[asyncio.Event] = []  # noqa: RUF012
+    closed = 0
+
+    async def open(self) -> None:
+        if Slow.opens:
+            await Slow.opens.pop(0).wait()
+        await super().open()
+
+    async def aclose(self) -> None:
+        Slow.closed += 1
+        await super().aclose()
+
+
+@pytest.fixture(autouse=True)
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ServerTools", Slow)
+    monkeypatch.setattr(Slow, "opens", [])
+    monkeypatch.setattr(Slow, "closed", 0)
+
+
+def test_a_plan_that_cannot_be_opened_is_in_force_nowhere(tmp_path: Path) -> None:
+    """A provider whose key is not there: the store keeps its epoch, the process its plan."""
+
+    async def story(service: Service) -> None:
+        keyed = other(TOOLS, 1).replace('9/v1"', '9/v1", api_key_env: NO_SUCH_KEY')
+        with pytest.raises(ConfigError):
+            await service.activate(keyed.encode(), "op")
+        epoch = service.store.plan_epoch()
+        assert epoch is not None and epoch.epoch == service.overlay.epoch == 1
+        assert target(service) == "a"
+
+    opened(tmp_path, story, PLAN, environ={})
+
+
+def test_a_plan_that_opens_late_does_not_replace_a_newer_one(tmp_path: Path) -> None:
+    """G30: two operators at two processes: both end with the plan that the store says."""
+
+    async def story(one: Service, two: Service) -> None:
+        late = asyncio.Event()
+        Slow.opens.append(late)
+        first = asyncio.ensure_future(one.activate(other(TOOLS, 1).encode(), "op"))
+        while Slow.opens:
+            await asyncio.sleep(0)
+        await two.activate(other(TOOLS, 2).encode(), "op")
+        following = asyncio.ensure_future(one.overlay.poll())
+        await asyncio.wait([following], timeout=0.2)  # it may have to wait for the first one
+        late.set()
+        await asyncio.wait([first, following])
+        for service in (one, two):
+            await service.overlay.poll()
+        epoch = one.store.plan_epoch()
+        assert epoch is not None
+        assert one.plan.plan_hash == two.plan.plan_hash == epoch.plan_hash
+
+    opened(tmp_path, story, PLAN, PLAN)
+
+
+def test_the_tools_of_former_plans_are_closed_once_nobody_uses_them(tmp_path: Path) -> None:
+    """What an exchange under way began with stays until it ends; after that, plans that came and went leave nothing open."""
+
+    async def story(service: Service) -> None:
+        under_way = service.gateway.live
+        for number in range(3):
+            await service.activate(other(TOOLS, number).encode(), "op")
+        gc.collect()
+        await service.let_go()
+        assert Slow.closed == 2 and under_way.server_tools["m"].names
+        del under_way
+        gc.collect()
+        await service.let_go()
+        assert Slow.closed == 3
+
+    opened(tmp_path, story, TOOLS)
+
+
+def test_a_restart_keeps_the_plan_that_an_operator_put_in_force(tmp_path: Path) -> None:
+    """G30: a process that starts with the file that was followed before follows what operators did since; a changed file is news."""
+
+    async def first(service: Service) -> None:
+        await service.activate(other(PLAN, 1).encode(), "op")
+
+    async def again(service: Service) -> None:
+        assert target(service) == "a1"
+
+    async def changed(service: Service) -> None:
+        assert target(service) == "a2"
+
+    async def back(service: Service) -> None:
+        assert target(service) == "a"
+
+    opened(tmp_path, first, PLAN)
+    opened(tmp_path, again, PLAN)
+    opened(tmp_path, changed, other(PLAN, 2))
+    opened(tmp_path, back, PLAN)
+
+
+def test_a_provider_key_that_was_replaced_is_used_after_a_reload(tmp_path: Path) -> None:
+    """Keys of providers are read anew when the file is, though the file says the same."""
+    environ = {"KEY": "one"}
+
+    async def story(service: Service) -> None:
+        before = service.gateway.live.providers["up"]
+        environ["KEY"] = "two"
+        await service.reload()
+        assert service.gateway.live.providers["up"] is not before
+
+    opened(tmp_path, story, PLAN.replace('9/v1"', '9/v1", api_key_env: KEY'), environ=environ)
+
+
+def test_a_file_that_is_gone_leaves_the_plan_in_force(tmp_path: Path) -> None:
+    """A signal to read a file that cannot be read changes nothing, and raises nothing."""
+
+    async def story(service: Service) -> None:
+        for broken in (b"models: [", b"\xff\xfe", None):
+            if broken is None:
+                (tmp_path / "0.yaml").unlink()
+            else:
+                (tmp_path / "0.yaml").write_bytes(broken)
+            await service.reload_safely()
+            assert target(service) == "a"
+
+    opened(tmp_path, story, PLAN)
