@@ -1,4 +1,4 @@
-"""The `wardwright` command: serve, check, simulate, replay, diff, report, receipts, approvals, approve, reject, keys, init.
+"""The `wardwright` command: serve, check, simulate, prove, replay, diff, report, receipts, approvals, approve, reject, keys, init.
 
 Every answer can be had as JSON. What is wrong with a file goes to standard error as `file:line:column: path: message`; bad input
 ends with one line and exit code 1, never with a traceback. Decides nothing: each command asks one module and prints what it says.
@@ -34,6 +34,8 @@ from wardwright.http.start import DATABASE, Start
 from wardwright.http.start import serve as start
 from wardwright.keys import Keyring, hash_key, is_ring, new_secret, ring_path, signing_keys_of
 from wardwright.policy.compile import Plan, compile_plan
+from wardwright.prove import Proof, Question, load_questions, parse_question, standard_questions
+from wardwright.prove import prove as search_plan
 from wardwright.receipts import FILTERS, Receipt, explain
 from wardwright.replay import Decided, Replay
 from wardwright.replay import diff as compare
@@ -285,6 +287,77 @@ def _say_simulation(found: Simulation) -> None:
         f"{len(found.steps)} gates, {len(calls)} calls refused"
         + (f", {found.unreached} replies never asked for" if found.unreached else "")
     )
+
+
+# prove
+
+
+@app.command()
+def prove(
+    config: Config,
+    question: Annotated[
+        list[str] | None,
+        typer.Option("--question", help="'can TOOL run after TOOL without TOOL within 30 s?'; may be repeated."),
+    ] = None,
+    file: Annotated[list[Path] | None, typer.Option("--file", help="Questions as YAML; may be repeated.")] = None,
+    model: Annotated[str, typer.Option(help="The governed model; without it every one.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Gates to ask per question before it stays unknown.")] = 20_000,
+    cases: Annotated[
+        Path | None, typer.Option("--cases", help="Write counter-examples there, as policy cases for 'check'.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Ask whether a plan can be got around. Without a question, what its own sequences promise is asked.
+
+    Exit code 0: it cannot. 1: it can, and how is shown. 2: unknown, or the question or the plan cannot be read."""
+    try:
+        plan = compile_plan(load_config(config))
+        asked = [parse_question(line) for line in question or ()]
+        asked.extend(one for path in file or () for one in load_questions(path))
+        if model and model not in plan.models:
+            raise BadInput(f"no model '{model}' in {config}; choose {', '.join(plan.models)}")
+    except (WardwrightError, OSError) as error:
+        for problem in error.problems if isinstance(error, ConfigError) else ():
+            _complain(problem)
+        if not isinstance(error, ConfigError):
+            typer.echo(f"wardwright: {error}", err=True)
+        raise typer.Exit(2) from None
+    proofs: list[Proof] = []
+    for name in [model] if model else list(plan.models):
+        questions: Sequence[Question] = asked or standard_questions(plan.models[name])
+        proofs.extend(search_plan(plan, one, model=name, limit=limit) for one in questions)
+    if cases is not None:
+        cases.write_text("".join(proof.case_yaml() for proof in proofs), "utf-8")
+    verdicts = {proof.verdict for proof in proofs}
+    if json:
+        _print_json({"plan_hash": plan.plan_hash, "proofs": [proof.as_json() for proof in proofs]})
+    else:
+        for proof in proofs:
+            _say_proof(proof, len(plan.models) > 1)
+        if not proofs:
+            typer.echo("wardwright: the plan has no sequence to ask about; give --question", err=True)
+    if verdicts != {"holds"}:
+        raise typer.Exit(1 if "counter_example" in verdicts else 2)
+
+
+def _say_proof(proof: Proof, named: bool) -> None:
+    _say(f"{proof.model}: {proof.question.text}" if named else proof.question.text)
+    if proof.verdict == "holds":
+        _say(f"  no: in none of the {proof.places} places a session can be in")
+    elif proof.verdict == "unknown":
+        _say(f"  unknown: not found in {proof.places} places, but")
+        for reason in proof.reasons:
+            _say(f"    {reason}")
+    else:
+        _say("  yes:")
+    for note in proof.notes:
+        _say(f"  note: {note}")
+    for number, step in enumerate(proof.steps, 1):
+        if step.waited_ms:
+            _say(f"       {step.waited_ms} ms pass")
+        _say(
+            f"    {number}. {step.gate}: {', '.join(step.news)} ({_because(step.ruling.decision, step.ruling.rule_id)})"
+        )
 
 
 # replay, diff, report

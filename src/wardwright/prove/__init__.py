@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from wardwright.prove.question import Question, load_questions, make_question, parse_question
+from wardwright.prove.question import Question, load_questions, make_question, parse_question, standard_questions
 from wardwright.prove.search import Proof, Step, Verdict, prove
 
-__all__ = ["Proof", "Question", "Step", "Verdict", "load_questions", "make_question", "parse_question", "prove"]
+__all__ = [
+    "Proof",
+    "Question",
+    "Step",
+    "Verdict",
+    "load_questions",
+    "make_question",
+    "parse_question",
+    "prove",
+    "standard_questions",
+]

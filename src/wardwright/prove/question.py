@@ -17,10 +17,11 @@ import orjson
 
 from wardwright.config import Node, Problems, load_config, parse_yaml
 from wardwright.errors import ConfigError, Problem
-from wardwright.policy.compile import TOOL_KEYS, compile_plan
-from wardwright.policy.rules import Matcher, ToolSelector, Window
+from wardwright.policy.compile import TOOL_KEYS, ModelPlan, compile_plan
+from wardwright.policy.rules import Matcher, ToolSelector, ToolSequence, Until, Window
 
 KEYS: Final = ("after", "without", "within", "calls", "declares")
+REFUSING: Final = frozenset({"block", "deny_call", "require_approval"})
 UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "turn": ("turns", 1),
     "turns": ("turns", 1),
@@ -115,6 +116,41 @@ def load_questions(source: str | PathLike[str]) -> tuple[Question, ...]:
     if problems.errors:
         raise ConfigError(problems.errors)
     return tuple(one for one in questions if one is not None)
+
+
+def standard_questions(part: ModelPlan) -> tuple[Question, ...]:
+    """What a plan's own sequences and states promise: that what they refuse cannot run until it is cleared. Of a rule with a
+    window it is asked twice: within it, and ever."""
+    questions: list[Question] = []
+    refusing = [rule for rule in part.rules.rules if rule.mode == "enforce" and rule.action.name in REFUSING]
+    for rule in part.rules.rules:
+        if not isinstance(rule, ToolSequence) or rule.mode != "enforce":
+            continue
+        until = rule.until or Until()
+        if until.clean_turn or until.state:
+            continue  # a question cannot say that
+        promised: list[tuple[str, Matcher]] = []
+        if rule.then is not None and rule in refusing:
+            promised.append((rule.id, rule.then))
+        elif rule.then is None:
+            promised.extend(
+                (other.id, other.tool)
+                for other in refusing
+                if isinstance(other, ToolSelector)
+                and other.machine == rule.machine
+                and rule.action.transition_to in other.state_scope
+                and "result_interpretation" not in other.tool.phase
+            )
+        for name, tool in promised:
+            begun = f"after what '{rule.id}' waits for" if name != rule.id else "after what it waits for"
+            cleared = " and before it is cleared" if rule.until is not None else ""
+            run = tool if tool.source else replace(tool, source=("assistant_tool_call", "provider_event"))
+            text = f"can what '{name}' refuses run {begun}{cleared}"
+            windows = (None,) if rule.window is None else (rule.window, None)
+            for window in windows:
+                when = "" if len(windows) == 1 else ", within its window" if window is not None else ", ever"
+                questions.append(Question(f"{text}{when}?", run, rule.after, until.tool, until.user_turn, window))
+    return tuple(questions)
 
 
 def _question(node: Node, problems: Problems) -> Question | None:

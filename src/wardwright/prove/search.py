@@ -59,6 +59,9 @@ KEY: Final = b"case"
 LIMIT: Final = 20_000
 """Gates that one question may ask."""
 
+LEFT_OUT: Final = frozenset({"surface", "texts", "provenance"})
+"""Registers that never repeat: what rules find by them is said to be in doubt, or does not change."""
+
 Mode: TypeAlias = Literal["idle", "asked", "refused"]
 """idle: the client has the last reply
 asked: a request has passed and waits for its reply
@@ -206,11 +209,10 @@ def _message(items: Sequence[Item]) -> dict[str, Any]:
 
 
 def prove(plan: Plan, question: Question, *, model: str = "", limit: int = LIMIT) -> Proof:
-    """Answers a question about one model's plan. Asks at most `limit` gates."""
-    turn = Turn("request", "chat_completions", model)
+    """Answers a question about one model's plan (the first, unless it is named). Asks little more than `limit` gates."""
     part = plan.model(model or next(iter(plan.models)))
     if part is None:
-        return Proof(question, "unknown", (f"no plan governs model '{turn.model}'",))
+        return Proof(question, "unknown", (f"no plan governs model '{model}'",))
     return _Search(plan, part, question, limit).answer()
 
 
@@ -656,7 +658,7 @@ class _View:
                 words.extend((record.words, record.first_word))
             phase = record.phase if self.alphabet.phases else ""
             return (record.flags, phase, record.bundles, record.repairing, record.stripped)
-        if name in ("surface", "texts"):
+        if name in LEFT_OUT:
             return None
         rules = self.by_key.get(name)
         if not rules:
