@@ -730,6 +730,8 @@ def _decide(
     approved: bool, handle: str, db: str, keys: Path | None, seen: str, note: str, operator: str, json: bool
 ) -> None:
     decider = operator or _user()
+    if len(decider) > 256 or not decider.isprintable():
+        raise BadInput("--operator: expected a name of at most 256 characters on one line")
     with _store(db) as store:
         ring = _ring(db, keys)
         if not seen:

@@ -191,6 +191,17 @@ def test_who_asked_does_not_decide(shell: Shell) -> None:
     assert verdict(handle) == "pending"
 
 
+@pytest.mark.parametrize("name", ["ann\nadmin", "a" * 257])
+def test_who_decides_has_a_name_that_can_be_read(shell: Shell, name: str) -> None:
+    """It stands on a receipt for good."""
+    handle = hold()
+
+    answer = shell("approve", handle, "--seen", digest(shell, handle), "--operator", name)
+
+    assert answer == (1, "", "wardwright: --operator: expected a name of at most 256 characters on one line\n")
+    assert verdict(handle) == "pending"
+
+
 def test_another_thing_than_what_was_seen_is_not_decided(shell: Shell) -> None:
     """G23: what is approved is exactly what was looked at."""
     handle = hold()
