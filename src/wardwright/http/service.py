@@ -128,6 +128,9 @@ class Service:
         self.overlay = Overlay(self.store, now_ms=clock_ms, on_plan=self._follow)
         self._compiled = compiled
         gates = Gates(self.store, self.keyring, clock_ms)
+        self.metrics.gauge(
+            "wardwright_commits_total", "Transactions of the gates.", lambda: gates.commits, kind="counter"
+        )
         self.gateway = Gateway(
             Live(compiled.deployment, {}, {}),
             gates,

@@ -259,6 +259,7 @@ def test_what_passes_is_counted_and_timed(tmp_path: Path, wire: WireName, stream
         assert lines[f'wardwright_request_seconds_count{{wire="{wire}"'] == "1"
         assert lines.get(f'wardwright_first_byte_seconds_count{{wire="{wire}"', "0") == ("1" if stream else "0")
         assert [value for name, value in lines.items() if name.startswith("wardwright_open_streams")] == ["0"]
+        assert [value for name, value in lines.items() if name.startswith("wardwright_commits_total{")] == ["2"]
 
     running(tmp_path, TOOLS, story)
 
