@@ -10,6 +10,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
+from threading import Lock
 from time import time_ns
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
@@ -101,6 +103,10 @@ class Overlay:
         self._on_plan = on_plan
         self._every_s = every_s
         self._view = _View()
+        self._looks = count(1)
+        self._looked = 0
+        """Number of the look at the store that the view comes from: one that began earlier does not replace it."""
+        self._replacing = Lock()
         self._following = asyncio.Lock()
         self.epoch: int = 0
         """Of the last plan that was handed to `on_plan`, or that the owner started with."""
@@ -155,13 +161,15 @@ class Overlay:
 
     def refresh(self) -> PlanEpoch | None:
         """Reads the store once. The current plan when it is not the one of `epoch`, else None."""
-        now_ms = self._now_ms()
+        now_ms, look = self._now_ms(), next(self._looks)
         stops = self._store.sealed_names(SCOPE, "stop:", now_ms, MAX_ENTRIES + 1)
         switches = self._store.sealed_names(SCOPE, "off:", now_ms, MAX_ENTRIES + 1)
         current = self._store.plan_epoch()
-        view = self._view
-        if stops != view.stops or switches != view.switches:
-            self._view = _viewed(stops, switches)
+        with self._replacing:
+            view = self._view
+            if look > self._looked and (stops != view.stops or switches != view.switches):
+                self._view = _viewed(stops, switches)
+            self._looked = max(look, self._looked)
         return current if current is not None and current.epoch > self.epoch else None
 
     async def poll(self) -> None:

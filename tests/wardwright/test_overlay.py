@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -250,3 +251,29 @@ def test_stops_do_not_grow_without_end(store: Store, overlay: Overlay) -> None:
     overlay.set_stop(Stop("tool", "7"), "eve", "", NOW)
     overlay.clear_stop(Stop("tool", "7"), "eve", "", NOW)
     assert len(overlay.stops()) == MAX_ENTRIES - 1
+
+
+def test_a_stop_is_not_taken_back_by_a_look_at_the_store_that_began_before_it(store: Store) -> None:
+    """G63: a poll that is under way on another thread when a stop is set does not undo it when it ends."""
+
+    class Looking:
+        """The store; while it is looked at, something else happens once."""
+
+        def __init__(self) -> None:
+            self.meanwhile: Callable[[], object] | None = None
+
+        def plan_epoch(self) -> PlanEpoch | None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
+            return store.plan_epoch()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+    looking = Looking()
+    overlay = Overlay(cast("Store", looking), now_ms=lambda: NOW)
+    looking.meanwhile = lambda: overlay.set_stop(Stop("session", "s1"), "op", "", NOW)
+    overlay.refresh()
+
+    assert overlay.stopped(Caller(session_id="s1")) is not None
