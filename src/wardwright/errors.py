@@ -141,3 +141,13 @@ class SealedMissing(WardwrightError, LookupError):
 
     status: ClassVar[int] = 410
     code: ClassVar[str] = "sealed_missing"
+
+
+def raised_at(error: BaseException) -> str:
+    """File and line where it, or what caused it, was raised: for logs that must not repeat what an error says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"

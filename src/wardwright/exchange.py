@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,15 @@ from wardwright import approvals, mediation, receipts, routing
 from wardwright.alerts import Alerts
 from wardwright.approvals import Held
 from wardwright.deployment import Deployment, ModelSettings
-from wardwright.errors import GovernanceUnavailable, ProviderFailed, SealedMissing, WardwrightError, WireError
+from wardwright.errors import (
+    GovernanceUnavailable,
+    ProviderFailed,
+    SealedMissing,
+    StoreUnavailable,
+    WardwrightError,
+    WireError,
+    raised_at,
+)
 from wardwright.gates import NOTHING, Gates, Keep, Kept, Verdict
 from wardwright.gateway import passes
 from wardwright.history import EMPTY_SCOPE, ReceiptRow, RegisterKey, ScopeState, scope_key
@@ -48,6 +57,8 @@ from wardwright.wire import anthropic, body, chat_completions, edit, responses, 
 from wardwright.wire.edit import Change, Splice, SplicedCall, ToolAnswer
 from wardwright.wire.refusal import Refusal, RefusalKind
 from wardwright.wire.turn import Caller, CallItem, ResultItem, TextItem, Turn, Usage, WireName
+
+log = logging.getLogger("wardwright")
 
 SPLICES: Final[RegisterKey] = ("gateway", "splices")
 """The session's register that names its splices: a call of each released reply that others were taken out of."""
@@ -73,7 +84,7 @@ _UNDECIDED: Final[Mapping[str, str]] = {
 _USED: Final = (
     "Nothing is held for this request any more: it was released just now. Send it without the handle to ask anew."
 )
-_FAILED: Final = "The gateway failed, so nothing passes. Its operator finds the reason in the log."
+FAILED: Final = "The gateway failed, so nothing passes. Its operator finds the reason in the log."
 
 Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
 
@@ -244,15 +255,23 @@ class Exchange:
         except SealedMissing:
             return Refused(self._refusal(410, "approval_required", "sealed_missing", _USED), "blocked")
         except WardwrightError as error:
+            self._failed(error)
             return Refused(
                 self._refusal(503, "governance_unavailable", "governance_unavailable", _told(error)), "unavailable"
             )
         except Exception as error:  # noqa: BLE001
             # INVARIANT: G19, whatever fails here lets nothing pass, and is told as an outage.
-            self.gateway.metrics.failed(error)
+            self._failed(error)
             return Refused(
-                self._refusal(503, "governance_unavailable", "governance_unavailable", _FAILED), "unavailable"
+                self._refusal(503, "governance_unavailable", "governance_unavailable", FAILED), "unavailable"
             )
+
+    def _failed(self, error: Exception) -> None:
+        """For the operator: what failed and where; what it says only if it is ours, since it may hold what a caller wrote."""
+        self.gateway.metrics.failed(error)
+        said = str(error) if isinstance(error, WardwrightError) else ""
+        told = {"receipt_id": self.receipt_id, "error": type(error).__name__, "where": raised_at(error), "reason": said}
+        log.error("exchange failed", extra=told)
 
     async def _sequence(self) -> None:
         turn = await self._identify()
@@ -268,6 +287,9 @@ class Exchange:
             if step == "again":
                 await self._answer(turn, request, reply, verdict.ruling)
                 if self.relay is not None:
+                    if reply.held:  # nobody has streamed it: it is a round like any other from here on
+                        held_round = self.relay.feed(render(self.inbound.wire, reply.body))
+                        await self._send(held_round + self.relay.close())
                     self.relay.next_round(_change(verdict.ruling))
             else:
                 self.route = cast("Route", routing.narrowed(self.route, verdict.ruling.route))
@@ -420,8 +442,12 @@ class Exchange:
             return None
         if held.gate != "reply":
             return None
-        self._check_verdict(held)
-        return held
+        said = await self.gateway.gates.ask(self._verdict, held)
+        if said == "approved":
+            return held
+        refusal = self._refusal(403, "approval_required", f"approval_{said}", _UNDECIDED[said])
+        refusal.approval = held.handle
+        raise Refused(refusal, "held" if said == "pending" else "blocked")
 
     def _digest(self) -> str:
         """Name of this request of this principal, whatever its layout: what was approved for one is not given to another."""
@@ -438,14 +464,6 @@ class Exchange:
         gateway = self.gateway
         store, now = gateway.gates.store, gateway.now_ms()
         return approvals.verdict(store, gateway.keyring, held.scope, held.handle, now, held).status
-
-    def _check_verdict(self, held: Held) -> None:
-        said = self._verdict(held)
-        if said == "approved":
-            return
-        refusal = self._refusal(403, "approval_required", f"approval_{said}", _UNDECIDED[said])
-        refusal.approval = held.handle
-        raise Refused(refusal, "held" if said == "pending" else "blocked")
 
     def _approved(self, request: Turn, held: Held) -> _Reply:
         wire = _WIRES[self.inbound.wire]
@@ -995,8 +1013,8 @@ class Exchange:
                 await self._record(Kept(self._receipt(refused.status, refusal.status, refused.error)))
             except Exception as error:  # noqa: BLE001
                 # INVARIANT: G19, what cannot be recorded is an outage, and the caller is told so.
-                self.gateway.metrics.failed(error)
-                refusal = self._refusal(503, "governance_unavailable", "governance_unavailable", _FAILED)
+                self._failed(error)
+                refusal = self._refusal(503, "governance_unavailable", "governance_unavailable", FAILED)
         self.gateway.metrics.refused(refusal.kind)
         wire = self.inbound.wire
         if self.started:
@@ -1022,7 +1040,7 @@ class Exchange:
             await self.gateway.gates.record(last)
         except Exception as error:  # noqa: BLE001
             # INVARIANT: nobody is left who could be told.
-            self.gateway.metrics.failed(error)
+            self._failed(error)
 
     def _receipt(self, status: receipts.Status, http_status: int, error: str = "") -> ReceiptRow:
         outcome = Outcome(
@@ -1079,6 +1097,8 @@ def _nothing(_: Verdict) -> Kept:
 
 
 def _told(error: WardwrightError) -> str:
+    if isinstance(error, StoreUnavailable):
+        return "Nothing passes while what happens cannot be recorded. Try again soon; the gateway's log says why."
     if isinstance(error, GovernanceUnavailable):
         return f"Nothing passes while the policy engine cannot rule: {error}"
     return str(error)

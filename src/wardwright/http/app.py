@@ -6,14 +6,15 @@ On the path of a model's request there is no framework and no middleware; everyt
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
 import orjson
 
-from wardwright.errors import WireError
-from wardwright.exchange import Exchange, Inbound
+from wardwright.errors import WireError, raised_at
+from wardwright.exchange import FAILED, Exchange, Inbound
 from wardwright.http import guard
 from wardwright.http.auth import Principal
 from wardwright.http.service import Service
@@ -39,6 +40,8 @@ _PARSE: Final[Mapping[WireName, Callable[[dict[str, Any]], Any]]] = {
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _APPROVAL: Final = "x-wardwright-approval"
+
+log = logging.getLogger("wardwright")
 _BETA: Final = "anthropic-beta"
 
 
@@ -131,6 +134,13 @@ class App:
         since = monotonic()
         try:
             await self._admitted(wire, sink, headers, peer, principal, receive)
+        except Exception as error:
+            # INVARIANT: G19, what fails before anything is judged passes nothing, and is told as an outage.
+            self.gateway.metrics.failed(error)
+            if sink.status:
+                raise  # the server ends what was begun
+            log.error("request failed", extra={"error": type(error).__name__, "where": raised_at(error)})
+            await self._told(wire, sink, Refusal(503, "governance_unavailable", "governance_unavailable", FAILED))
         finally:
             self._under_way -= 1
             left = self._of_principal[principal.id] - 1

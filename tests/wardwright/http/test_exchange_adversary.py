@@ -470,3 +470,106 @@ def test_nothing_is_left_of_requests_that_ended(tmp_path: Path) -> None:
             gc.enable()
 
     running(tmp_path, CONFIG, story)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_store_that_fails_once_in_the_middle_is_recorded(tmp_path: Path, stream: bool) -> None:
+    """X2, G19: nothing of the reply passes; the receipt says that governance was not available, the caller not where the store lies."""
+
+    async def story(gateway: Running) -> None:
+        store: Any = gateway.service.store
+        commit_all, count = store.commit_all, 0
+
+        def fails(commits: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == 2:
+                raise StoreUnavailable("store /var/lib/secret/place.db: disk full")
+            return commit_all(commits)
+
+        store.commit_all = fails
+        gateway.provider.replies = [said(CHAT, "", ("c1", "look", {"x": "unseen"}))]
+        answer = await gateway.post(PATH[CHAT], asked(CHAT, "hi", ["look"], stream=stream), session="s1")
+        assert answer.status == 503 and b"unseen" not in answer.body and b"secret/place" not in answer.body
+        assert [one["final"]["status"] for one in receipts_of(gateway, "s1")] == ["unavailable"]
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_what_fails_at_the_door_is_an_outage_too(tmp_path: Path) -> None:
+    """G19: an error before anything is judged is told in the wire's own shape, and gives its place back."""
+
+    class Broken:
+        def __init__(self, sound: Any) -> None:
+            self._sound = sound
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sound, name)
+
+        def caller_for(self, *_: Any) -> Any:
+            raise RuntimeError("odd")
+
+    async def story(gateway: Running) -> None:
+        gateway.limit(concurrency=1)
+        service: Any = gateway.service
+        sound, service.authenticator = service.authenticator, Broken(service.authenticator)
+        for wire in PATH:
+            answer = await gateway.post(PATH[wire], asked("chat_completions", "hi"))
+            assert answer.status == 503 and b"governance_unavailable" in answer.body
+        service.authenticator = sound
+        gateway.provider.replies = [said(CHAT, "Hello.")]
+        assert (await gateway.post(PATH[CHAT], asked(CHAT, "hi"))).status == 200
+
+    running(tmp_path, CONFIG, story)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_approved_server_tool_runs_and_the_model_goes_on(tmp_path: Path, stream: bool) -> None:
+    """G23, G41: a held reply may hold calls that are ours: approved, they run, and the provider is asked for the rest."""
+    config = SERVED.replace("{name: deploy,", f"{{name: {STATUS},")
+
+    async def story(gateway: Running) -> None:
+        body = asked(CHAT, "go", ["look"], stream=stream)
+        gateway.provider.replies = [said(CHAT, "", ("c1", STATUS, {})), said(CHAT, "All is well.")]
+        held = await gateway.post(PATH[CHAT], body, session="s1")
+        assert held.status == 403
+        await decide(gateway, held.json["error"]["approval"], "approve")
+        answer = await gateway.post(PATH[CHAT], body, session="s1")
+        assert answer.status == 200 and b"All is well." in answer.body and STATUS.encode() not in answer.body
+        assert len(gateway.provider.sent) == 2
+        assert orjson.dumps(gateway.provider.sent[1]).count(b'"tool_call_id"') == 1
+
+    running(tmp_path, config, story)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_provider_that_says_nothing_is_replaced(tmp_path: Path, stream: bool) -> None:
+    """X4: a stream that ends before its first event has released nothing, so another target may answer."""
+
+    async def story(gateway: Running) -> None:
+        silent = Streamed()
+        silent.ended.set()
+        gateway.provider.replies = [silent if stream else {}]
+        gateway.other.replies = [said(CHAT, "Hello.")]
+        answer = await gateway.post(PATH[CHAT], asked(CHAT, "hi", stream=stream), session="s1")
+        assert answer.status == 200 and b"Hello." in answer.body
+        assert len(receipts_of(gateway, "s1")) == 1
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_an_approval_is_no_good_in_another_session(tmp_path: Path) -> None:
+    """G23: the same request and handle under another session's name release nothing, and use nothing up."""
+
+    async def story(gateway: Running) -> None:
+        body = asked(CHAT, "go", ["deploy"])
+        gateway.provider.replies = [said(CHAT, "", ("c1", "deploy", {}))]
+        held = await gateway.post(PATH[CHAT], body, session="s1")
+        handle = held.json["error"]["approval"]
+        await decide(gateway, handle, "approve")
+        elsewhere = await gateway.post(PATH[CHAT], body, {"x-wardwright-approval": handle}, session="s2")
+        assert elsewhere.status == 403 and elsewhere.json["error"]["code"] == "approval_mismatch"
+        assert (await gateway.post(PATH[CHAT], body, session="s1")).status == 200
+        assert len(gateway.provider.sent) == 1
+
+    running(tmp_path, CONFIG, story)
