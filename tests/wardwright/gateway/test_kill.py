@@ -21,13 +21,12 @@ pytestmark = pytest.mark.heavy
 
 KILLS = 50
 CALLERS = 6
-LIMIT = 40
+LIMIT = 10
 CONFIG = f"""
 model_id: m
 targets: [{{model: scripted, provider: scripted}}]
 governance:
   - {{id: enough, kind: history_threshold, threshold: {LIMIT}, action: deny_call, tool: {{name: ping, source: assistant_tool_call}}}}
-limits: {{rounds: 1}}
 """
 
 
@@ -46,7 +45,7 @@ class Caller(threading.Thread):
         connection: http.client.HTTPConnection | None = None
         turn = 0
         while not self.end.is_set():
-            session = f"s{self.number}-{turn // (LIMIT + 10)}"
+            session = f"s{self.number}-{turn // (LIMIT + 4)}"
             body = {
                 "model": "m",
                 "messages": [{"role": "user", "content": f'call ping {{"n": {self.number * 1_000_000 + turn}}}'}],
@@ -68,10 +67,9 @@ class Caller(threading.Thread):
                 continue
             if answer.status == 200 and (not body["stream"] or data.endswith(b"data: [DONE]\n\n")):
                 self.answered.append(answer.headers["x-wardwright-receipt-id"])
-                self.released[session] = self.released.get(session, 0) + data.count(b'"ping"')
-            elif answer.status == 403:
-                self.answered.append(answer.headers["x-wardwright-receipt-id"])
-                self.denied += 1
+                calls = data.count(b'"ping"')
+                self.released[session] = self.released.get(session, 0) + calls
+                self.denied += not calls  # the model was told, and said something else
             elif answer.status == 200 and b'"error"' not in data and data:
                 pass  # a stream that the kill cut: it was not answered
             else:
