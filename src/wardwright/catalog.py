@@ -38,6 +38,36 @@ Trust: TypeAlias = Literal["untrusted", "trusted"]
 """untrusted: an outsider may have written the result (the default)
 trusted: the operator vouches for the source"""
 
+FieldClass: TypeAlias = Literal[
+    "system", "directory", "payee", "self", "created", "label", "member_text", "text", "confidential"
+]
+"""system: set by the service (ids, dates, the address a mail came from)
+directory: contacts and members, kept by the owner
+payee: accounts the owner chose
+self: the principal's own identifiers
+created: made by the call that shows it
+label: an outsider can name it (a title, a file name): it counts only when the user says all of it
+member_text: text that members write
+text: what anybody can write (the default: bodies, reviews, pages)
+confidential: leaves only if the user names the field"""
+
+SinkType: TypeAlias = Literal[
+    "secret", "payee", "address", "url_post", "url_fetch", "object", "path", "date", "text", "any"
+]
+"""secret: a password, a code
+payee: who gets money
+address: who gets a message, an invitation, access
+url_post: where something is sent to
+url_fetch: what is read from the web
+object: which record, file, channel or event
+path: a file's place
+date: when
+text: free text; addresses, links and account numbers in it are judged
+any: may hold anything"""
+
+FIELD_CLASSES: Final[tuple[str, ...]] = get_args(FieldClass)
+SINK_TYPES: Final[tuple[str, ...]] = get_args(SinkType)
+
 RISK_CLASSES: Final[tuple[str, ...]] = get_args(RiskClass)
 RESULT_STATUSES: Final[tuple[str, ...]] = get_args(ResultStatus)
 LOCATIONS: Final[tuple[str, ...]] = ("client", "wardwright", "provider", "remote_mcp", "unknown")
@@ -57,6 +87,11 @@ ENTRY_KEYS: Final[tuple[str, ...]] = (
     "execution_location",
     "result_status",
     "unwrap",
+    "arguments",
+    "fields",
+    "names",
+    "locators",
+    "authors",
 )
 STATUS_KEYS: Final[tuple[str, ...]] = ("pattern", "pointer", "equals", "status", "invalid_arguments")
 
@@ -185,6 +220,19 @@ def parse_pointer(text: str) -> tuple[str, ...] | None:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldLabel:
+    """What the operator says of one field of a tool's results."""
+
+    field: str
+    """A key (wherever it stands), a path of keys behind slashes, or empty: a result that is no record."""
+    field_class: FieldClass
+    roles: tuple[str, ...] = ()
+    """Words that name the field's part: "sender", "organizer"."""
+    when: tuple[tuple[str, FieldClass], ...] = ()
+    """Glob over the locator of the call → the class instead."""
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """What the catalog knows of one raw name."""
 
@@ -201,6 +249,15 @@ class Identity:
     confidence: Literal["exact", "inferred", "ambiguous"] = "exact"
     plain: str = ""
     """The folded name inside all wrappers: two names that share it are one tool."""
+    sinks: tuple[tuple[str, SinkType], ...] = ()
+    """Argument (a key, or a path of keys behind slashes) → what goes in there."""
+    fields: tuple[FieldLabel, ...] = ()
+    names: tuple[str, ...] = ()
+    """Fields that name their record."""
+    locators: tuple[str, ...] = ()
+    """Arguments that say what is read."""
+    authors: tuple[str, ...] = ()
+    """Fields that say who wrote a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +439,8 @@ def compile_catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
                     )
         if match is None and not attributes:
             problems.error(
-                child, "says nothing: give risk_class, effects, results, execution_location or result_status"
+                child,
+                "says nothing: give risk_class, effects, results, execution_location, result_status, arguments or fields",
             )
             continue
         pattern: Pattern | None = None
@@ -446,6 +504,19 @@ def _attributes(given: Mapping[str, Node], problems: Problems) -> dict[str, Any]
             attributes["trusted_fields"] = tuple(trusted)
         else:
             attributes["trust"] = problems.choice(node, ("untrusted", "trusted"))
+    if "arguments" in given:
+        attributes["sinks"] = tuple(
+            (fold(name), cast("SinkType", problems.choice(child, SINK_TYPES)))
+            for name, child in _entries(given["arguments"], problems, "arguments to sink types").items()
+        )
+    if "fields" in given:
+        attributes["fields"] = tuple(
+            _field(fold(name), child, problems)
+            for name, child in _entries(given["fields"], problems, "fields to classes").items()
+        )
+    for key in ("names", "locators", "authors"):
+        if key in given:
+            attributes[key] = tuple(fold(one) for one in problems.texts(given[key]))
     if "result_status" in given:
         attributes["status_tests"] = tuple(
             test
@@ -453,6 +524,29 @@ def _attributes(given: Mapping[str, Node], problems: Problems) -> dict[str, Any]
             if test is not None
         )
     return attributes
+
+
+def _entries(node: Node, problems: Problems, what: str) -> Mapping[str, Node]:
+    if not isinstance(node.value, dict) or not node.value:
+        problems.error(node, f"expected a mapping of {what}")
+    return node.items()
+
+
+def _field(name: str, node: Node, problems: Problems) -> FieldLabel:
+    if not isinstance(node.value, dict):
+        return FieldLabel(name, cast("FieldClass", problems.choice(node, FIELD_CLASSES)))
+    given = problems.mapping(node, ("class",), ("roles", "when"))
+    field_class = problems.choice(given["class"], FIELD_CLASSES) if "class" in given else "text"
+    roles = problems.texts(given["roles"]) if "roles" in given else ()
+    when: Mapping[str, Node] = {}
+    if "when" in given:
+        when = _entries(given["when"], problems, "globs over the locator to classes")
+    return FieldLabel(
+        name,
+        cast("FieldClass", field_class),
+        roles,
+        tuple((glob, cast("FieldClass", problems.choice(child, FIELD_CLASSES))) for glob, child in when.items()),
+    )
 
 
 def _status_test(node: Node, problems: Problems) -> StatusTest | None:

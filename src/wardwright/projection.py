@@ -15,9 +15,11 @@ from typing import Any, Final, Literal, TypeAlias
 from wardwright.policy.compile import ROUTING, ModelPlan, Plan
 from wardwright.policy.rules import (
     AllowedTools,
+    ArgumentProvenance,
     ArgumentSchema,
     Budget,
     HistoryThreshold,
+    Intent,
     LoopThreshold,
     Matcher,
     Rule,
@@ -251,7 +253,9 @@ def _parts(rule: Rule) -> Iterator[tuple[str, Matcher]]:
             yield "then", rule.then
         if rule.until is not None and rule.until.tool is not None:
             yield "until", rule.until.tool
-    elif isinstance(rule, (ToolSelector, LoopThreshold, HistoryThreshold, ArgumentSchema, Budget)):
+    elif isinstance(
+        rule, (ToolSelector, LoopThreshold, HistoryThreshold, ArgumentSchema, ArgumentProvenance, Intent, Budget)
+    ):
         matcher = rule.tool
         if matcher is not None:
             yield "tool", matcher
@@ -327,6 +331,10 @@ def _reads(rule: Rule, part: ModelPlan) -> Iterator[str]:
         yield "arguments:/"
         if rule.schema is None:
             yield "declared_tools"
+    elif isinstance(rule, ArgumentProvenance):
+        yield from ("arguments:/", "text:user", "results")
+    elif isinstance(rule, Intent):
+        yield from ("fact.effects", "text:user")
     elif isinstance(rule, Budget):
         yield from (f"usage.{name}" for name in rule.limits if name != "calls")
     if isinstance(rule, LoopThreshold):
@@ -397,7 +405,7 @@ def _effects(rule: Rule, gate: Gate) -> tuple[str, ...]:
         return ("block",) if rule.surface == "block" else ("deny_call", "block")
     if isinstance(rule, (TextRule, StructuredOutput)):
         return (rule.action.name,)
-    if isinstance(rule, ArgumentSchema):
+    if isinstance(rule, (ArgumentSchema, ArgumentProvenance, Intent)):
         return (rule.action.name,)
     if rule.action.name == "deny_call" and gate == "reply":
         # What a provider already ran cannot be denied any more: the whole reply is.

@@ -33,6 +33,7 @@ from wardwright.policy.compile import (
     KindSpec,
     builtin_bundles,
 )
+from wardwright.policy.provenance import CLASSES
 from wardwright.policy.rules import DENYING, GATES, ActionName, RuleKind
 
 _GATES: Final = ("request", "reply", "result")
@@ -43,6 +44,8 @@ ABOUT: Final[Mapping[RuleKind, str]] = {
     "tool_loop_threshold": "Counts equal tool events and acts from the threshold on.",
     "tool_sequence": "Moves a state machine after an event, or acts on a later event while an earlier one is still in its window.",
     "argument_schema": "Holds a call's arguments against a JSON Schema and tells every problem.",
+    "argument_provenance": "Holds what a call's arguments hold against where it came from: each sink takes listed classes of values only.",
+    "intent": "Lets a call pass only if the user asked, in their own words, for what the tool does.",
     "budget": "Limits calls, tokens, seconds or price in a scope.",
     "route_gate": "Chooses among models by the text of a request.",
     "request_guard": "Acts on the text of a request.",
@@ -89,6 +92,20 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
         "What clears it: `state`, `tool`, `user_turn: true` (any new text in the user's role) or `clean_turn: true`.",
     ),
     "schema": ("the declared schema", "A JSON Schema."),
+    "accept": (
+        "the table of [provenance](../provenance.md)",
+        f"Sink type → list of classes that it takes instead; classes: {', '.join(CLASSES)}.",
+    ),
+    "self": ("none", "The principal's own addresses, accounts and names."),
+    "protected_paths": ("none", "Globs; a path that fits one passes only if the user said exactly it."),
+    "untrusted_text": (
+        "none",
+        "Regular expressions; a text in the user's role that matches one is no word of the user.",
+    ),
+    "lexicon": (
+        "none",
+        "Language → `effects` (name → `verbs`, `commands`, `nouns`, `instrumental`), `negations`, `receivers`, `asking`, `common`; added to the lexicon that ships.",
+    ),
     "limits": ("", f"At least one of {', '.join(BUDGET_DIMENSIONS)}."),
     "reserve": ("none", "What a request sets aside until its reply settles it: `tokens`, `seconds`, `price`."),
     "match": ("", "Regular expression (linear time), searched in each text; `.` matches a line break too."),
@@ -162,6 +179,22 @@ id: migrations-name-their-target
 kind: argument_schema
 tool: {namespace: database, name: migrate}
 schema: {type: object, required: [target]}
+""",
+    "argument_provenance": """\
+id: values-come-from-the-owner
+kind: argument_provenance
+tool: {risk_class: [write, irreversible, external_side_effect, unknown]}
+self: ["me@example.com"]
+protected_paths: ["/etc/*", "*/.ssh/*"]
+""",
+    "intent": """\
+id: only-what-was-asked
+kind: intent
+tool: {risk_class: [write, irreversible, external_side_effect, unknown]}
+lexicon:
+  de:
+    effects:
+      pay: {verbs: [zahle, zahlen, bezahle], commands: [überweise]}
 """,
     "budget": """\
 id: spend-little

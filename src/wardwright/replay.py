@@ -18,9 +18,11 @@ from wardwright.history import EMPTY_LEDGER, EMPTY_SCOPE, Registers, ScopeState,
 from wardwright.policy.compile import ModelPlan, Plan, RuleSet
 from wardwright.policy.matching import reads_arguments, still_fits
 from wardwright.policy.rules import (
+    ArgumentProvenance,
     ArgumentSchema,
     Budget,
     Finding,
+    Intent,
     Matcher,
     Predicate,
     Route,
@@ -611,6 +613,8 @@ def _never_kept(rule: Rule) -> str:
     """What a rule needs that no receipt holds; empty when there is nothing of the kind."""
     if isinstance(rule, (TextRule, StructuredOutput)):
         return "text is not kept"
+    if isinstance(rule, (ArgumentProvenance, Intent)):
+        return "what users and tools said is not kept"
     if isinstance(rule, ArgumentSchema) and rule.schema is None:
         return "the declared schema is not kept"
     if rule.action.name == "set_controls":

@@ -37,8 +37,8 @@ def one(rule: str, before: str = "") -> list[str]:
             "{id: r, kind: tool_selecter, action: block}",
             "governance[0].kind: unknown kind 'tool_selecter' (did you mean 'tool_selector'?)",
         ),
-        ("{id: r, kind: intent}", "governance[0].kind: unknown kind 'intent'"),
-        ("{id: r, kind: argument_provenance}", "governance[0].kind: unknown kind 'argument_provenance'"),
+        ("{id: r, kind: intend}", "governance[0].kind: unknown kind 'intend'"),
+        ("{id: r, kind: argument_origin}", "governance[0].kind: unknown kind 'argument_origin'"),
         ("{kind: tool_selector, action: block, tool: {name: a}}", "governance[0]: missing key 'id'"),
         ("{id: r, action: block, tool: {name: a}}", "governance[0]: missing key 'kind'"),
         (

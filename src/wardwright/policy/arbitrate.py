@@ -266,6 +266,14 @@ def _tools(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
     return tuple(names)
 
 
+_UNASKED: Final[Mapping[str | bool, str]] = {
+    "argument_provenance": "would use a value that does not come from where it has to",
+    "intent": "does something that the user did not ask for",
+    True: "Ask an operator for approval, then send the same request again; or ask the user to say it.",
+    False: "Ask the user to say it, or ask the operator for an exception.",
+}
+
+
 def explain(run: Run, finding: Finding) -> str:
     """What a person, or the model, can do about a refusal. The rule's own message comes first."""
     problems = finding.evidence.get("problems")
@@ -278,6 +286,8 @@ def explain(run: Run, finding: Finding) -> str:
     what = f"Tool {tools}" if tools else "This request" if run.gate == "request" else "This answer"
     rule = f"rule '{finding.rule_id}'"
     count, threshold = finding.evidence.get("observed_count"), finding.evidence.get("threshold")
+    if finding.kind in ("argument_provenance", "intent") and problems:
+        return f"{what} {_UNASKED[finding.kind]} ({rule}).{details} {_UNASKED[finding.effect == 'require_approval']}"
     if finding.effect == "require_approval":
         return f"{what} needs an operator's approval ({rule}). Ask for it, then send the same request again."
     if problems:

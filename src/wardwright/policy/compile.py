@@ -40,7 +40,9 @@ from wardwright.facts import (
     ToolFact,
 )
 from wardwright.history import SCOPE_KINDS, Observer, ScopeKind
+from wardwright.policy.intent import Lexicon, default_lexicon, read_lexicon
 from wardwright.policy.matching import WITHOUT_ARGUMENTS, argument_test, at_pointer, equal, one_of, still_fits
+from wardwright.policy.provenance import ACCEPTS, CLASSES, Watch
 from wardwright.policy.rules import (
     DENYING,
     GATES,
@@ -48,10 +50,12 @@ from wardwright.policy.rules import (
     ActionName,
     AllowedTool,
     AllowedTools,
+    ArgumentProvenance,
     ArgumentSchema,
     Budget,
     Exemption,
     HistoryThreshold,
+    Intent,
     LoopThreshold,
     Machine,
     Matcher,
@@ -67,6 +71,7 @@ from wardwright.policy.rules import (
     Until,
     Window,
 )
+from wardwright.policy.values import Atom, plain, typed_as_whole, words
 from wardwright.wire.linear import BadPattern, PatternSet, compile_pattern
 from wardwright.wire.schema import examine
 from wardwright.wire.turn import Gate, Role
@@ -164,6 +169,20 @@ KINDS: Final[Mapping[RuleKind, KindSpec]] = {
         "deny_call",
         frozenset({"reply"}),
     ),
+    "argument_provenance": KindSpec(
+        ("tool",),
+        ("accept", "self", "protected_paths", "untrusted_text"),
+        ("block", "deny_call", "require_approval", "alert_async", "annotate", "transition"),
+        "require_approval",
+        frozenset({"reply"}),
+    ),
+    "intent": KindSpec(
+        ("tool",),
+        ("lexicon",),
+        ("block", "deny_call", "require_approval", "alert_async", "annotate", "transition"),
+        "require_approval",
+        frozenset({"reply"}),
+    ),
     "budget": KindSpec(("limits",), ("tool", "within", "reserve"), COUNTING, "block", frozenset({"request", "reply"})),
     "route_gate": KindSpec(
         ("match",), ("roles", "case"), ("restrict_routes", "switch_model", "reroute"), None, frozenset({"request"})
@@ -248,7 +267,9 @@ _DOT_ALL: Final = "(?s)"
 """In a plan's patterns `.` matches a line break too, as `*` of a glob does: whoever writes a text chooses its lines."""
 
 # What a fact can be to a rule.
-SELECT, LOOP, AFTER, THEN, UNTIL, SCHEMA, CALLS, HISTORY = range(8)
+SELECT, LOOP, AFTER, THEN, UNTIL, SCHEMA, CALLS, HISTORY, PROVENANCE, ASKED_FOR = range(10)
+OF_CALLS: Final[frozenset[int]] = frozenset({SCHEMA, PROVENANCE, ASKED_FOR})
+"""Roles that only a call of a reply can play."""
 
 
 class Op:
@@ -364,9 +385,9 @@ class RuleSet:
         for index in sorted([*self._by_namespace.get(fold(fact.namespace), ()), *self._anywhere]):
             role, rule, matcher, denying = self._roles[index]
             acts = gate in rule.gates
-            if not acts and role in (SELECT, SCHEMA):
+            if not acts and (role == SELECT or role in OF_CALLS):
                 continue
-            if role == SCHEMA and fact.source != "assistant_tool_call":
+            if role in OF_CALLS and fact.source != "assistant_tool_call":
                 continue
             still = still_fits(matcher, fact)
             if still is False or (still is None and not denying):
@@ -386,6 +407,10 @@ def _roles_of(rule: Rule) -> Iterable[tuple[int, Matcher, bool]]:
         yield HISTORY, rule.tool, denying
     elif isinstance(rule, ArgumentSchema):
         yield SCHEMA, rule.tool, denying
+    elif isinstance(rule, ArgumentProvenance):
+        yield PROVENANCE, rule.tool, denying
+    elif isinstance(rule, Intent):
+        yield ASKED_FOR, rule.tool, denying
     elif isinstance(rule, Budget):
         if "calls" in rule.limits:
             yield CALLS, rule.tool or ANY_CALL, denying
@@ -463,6 +488,8 @@ class ModelPlan:
     """The scopes to load; the session first."""
     retention_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     require_session: bool = False
+    watch: Watch | None = None
+    """What has to be indexed as it is seen; None when no rule asks where values came from or what the user wants."""
 
     @property
     def reads_replies(self) -> bool:
@@ -653,6 +680,7 @@ class _Compiler:
                 bundles[name] = RuleSet(self._rules(node, name))
         self._unreachable_states()
         self._route_conflicts(rules)
+        self._unlabelled([*rules, *(rule for one in bundles.values() for rule in one.rules)], own, shared_catalog)
         everything = [*rules, *(rule for bundle in bundles.values() for rule in bundle.rules)]
         used: set[str] = {rule.scope for rule in everything} | {machine.scope for machine in self.machines.values()}
         scopes = cast(
@@ -672,7 +700,23 @@ class _Compiler:
             scopes,
             self.retention,
             require,
+            self._watch(everything),
         )
+
+    def _watch(self, rules: Sequence[Rule]) -> Watch | None:
+        asking = [rule for rule in rules if isinstance(rule, (ArgumentProvenance, Intent))]
+        if not asking:
+            return None
+        lexicons: dict[str, Lexicon] = {}
+        untrusted: dict[str, None] = {}
+        for rule in asking:
+            if isinstance(rule, Intent):
+                lexicons[rule.lexicon.name] = rule.lexicon
+            else:
+                untrusted.update(dict.fromkeys(rule.untrusted))
+        patterns = tuple(compile_pattern(one, dot_nl=True) for one in untrusted)
+        common = default_lexicon().common.union(*(lexicon.common for lexicon in lexicons.values()))
+        return Watch(self.catalog, tuple(lexicons.values()), patterns, common)
 
     # targets, machines
 
@@ -1232,6 +1276,38 @@ class _Compiler:
                     place = self.model.sections.get(key, self.model.node)
                     self.problems.warn(place, f"state '{state}' of machine '{machine.id}' is never entered by a rule")
 
+    def _unlabelled(self, rules: Sequence[Rule], *layers: Sequence[Entry]) -> None:
+        """Tools of the operator's catalog that rules on provenance and intent know too little of: what is unlabelled is refused."""
+        provenance = any(isinstance(rule, ArgumentProvenance) for rule in rules)
+        lexicons = [rule.lexicon for rule in rules if isinstance(rule, Intent)]
+        if not provenance and not lexicons:
+            return
+        for layer in layers:
+            for index, entry in enumerate(layer):
+                if entry.match is None or entry.unwrap:
+                    continue
+                literal = "*" not in entry.match and "?" not in entry.match and "{" not in entry.match
+                tool = (
+                    self.catalog.resolve(entry.match)
+                    if literal
+                    else self.catalog.identify(entry.namespace, entry.name, entry.attributes, "inferred")
+                )
+                place = Node(None, entry.line, 1, f"catalog[{index}]")
+                reads = tool.risk_class == "read_only"
+                if provenance and reads and not tool.fields:
+                    self.problems.warn(place, f"'{entry.match}' has no 'fields': all that it returns counts as text")
+                if provenance and not reads and not tool.sinks:
+                    self.problems.warn(place, f"'{entry.match}' has no 'arguments': they take only what the user says")
+                if lexicons and not reads and not tool.effects:
+                    self.problems.warn(place, f"'{entry.match}' has no 'effects': a rule on intent refuses it")
+                for effect in tool.effects:
+                    if not all(lexicon.knows(effect) for lexicon in lexicons):
+                        known = [name for lexicon in lexicons for name in lexicon.effects]
+                        self.problems.warn(
+                            place,
+                            f"no words ask for effect '{effect}' of '{entry.match}'{nearest(effect, known)}: a rule on intent refuses it",
+                        )
+
     def _route_conflicts(self, rules: Sequence[Rule]) -> None:
         routing = [rule for rule in rules if rule.action.name in ("restrict_routes", "switch_model")]
         reported = 0
@@ -1575,6 +1651,52 @@ def _read_schema(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: d
     return ArgumentSchema(**shared, tool=matcher, schema=schema)
 
 
+def _read_provenance(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: dict[str, Any]) -> Rule | None:
+    problems = c.problems
+    if "tool" not in given:
+        return None
+    matcher = _calls_matcher(c, given["tool"], shared["action"])
+    accepts: dict[str, frozenset[str]] = {}
+    if "accept" in given:
+        for sink, child in problems.mapping(given["accept"], (), tuple(ACCEPTS)).items():
+            if sink in ("any", "date", "text"):
+                problems.error(child, f"what '{sink}' takes is fixed; give the argument another sink in the catalog")
+            accepts[sink] = frozenset(problems.choices(child, CLASSES))
+            for word in sorted({"text", "unknown", "echo"} & accepts[sink]):
+                problems.warn(child, f"'{word}' lets an outsider choose what goes into '{sink}'")
+    own: set[Atom] = set()
+    for one in problems.texts(given["self"]) if "self" in given else ():
+        own.add(("w", words(one)))
+        own.update(typed_as_whole(plain(one)))
+    protected = problems.texts(given["protected_paths"]) if "protected_paths" in given else ()
+    untrusted = problems.texts(given["untrusted_text"]) if "untrusted_text" in given else ()
+    if "untrusted_text" in given:
+        node = given["untrusted_text"]
+        for child in node.entries() or (node,):
+            compile_regex(child, problems)
+    return ArgumentProvenance(
+        **shared, tool=matcher, accepts=accepts, own=frozenset(own), protected=protected, untrusted=untrusted
+    )
+
+
+def _read_intent(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: dict[str, Any]) -> Rule | None:
+    if "tool" not in given:
+        return None
+    matcher = _calls_matcher(c, given["tool"], shared["action"])
+    lexicon = default_lexicon()
+    if "lexicon" in given:
+        lexicon = read_lexicon(given["lexicon"], c.problems, lexicon)
+    return Intent(**shared, tool=matcher, lexicon=lexicon)
+
+
+def _calls_matcher(c: _Compiler, node: Node, action: Action) -> Matcher:
+    matcher = c._matcher(node)
+    c.warn_escape(node, matcher, action)
+    if matcher.source and "assistant_tool_call" not in matcher.source:
+        c.problems.warn(node, "can never match: only an assistant_tool_call is judged")
+    return matcher
+
+
 def _schema(c: _Compiler, given: Mapping[str, Node]) -> Mapping[str, Any] | None:
     if "schema" not in given:
         return None
@@ -1668,6 +1790,8 @@ _READERS: Final[Mapping[RuleKind, Callable[[_Compiler, Node, Mapping[str, Node],
     "tool_loop_threshold": _read_loop,
     "tool_sequence": _read_sequence,
     "argument_schema": _read_schema,
+    "argument_provenance": _read_provenance,
+    "intent": _read_intent,
     "budget": _read_budget,
     "route_gate": _read_text,
     "request_guard": _read_text,

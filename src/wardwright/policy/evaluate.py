@@ -26,15 +26,17 @@ from typing import Any, Final, cast
 import orjson
 
 from wardwright.catalog import compile_glob, fold
-from wardwright.facts import ToolFact, tool_context
+from wardwright.facts import ToolFact, text_digest, tool_context
 from wardwright.history import EMPTY_SCOPE, Observed, RegisterKey, Registers, RegisterValue, ScopeState, scope_key
 from wardwright.history.observer import MAX_ID, kept_name
 from wardwright.history.requests import EVERY_TOOL
 from wardwright.policy.compile import (
     AFTER,
+    ASKED_FOR,
     CALLS,
     HISTORY,
     LOOP,
+    PROVENANCE,
     ROUTING,
     SCHEMA,
     SELECT,
@@ -46,15 +48,19 @@ from wardwright.policy.compile import (
     RuleSet,
     TextSet,
 )
+from wardwright.policy.intent import needed, told
 from wardwright.policy.matching import UNREADABLE, arguments_of, fits
+from wardwright.policy.provenance import Shelves, carry, hear, refusals, see, wanted_effects
 from wardwright.policy.rules import (
     Action,
     ActionName,
     AllowedTools,
+    ArgumentProvenance,
     ArgumentSchema,
     Budget,
     Finding,
     HistoryThreshold,
+    Intent,
     LoopThreshold,
     Machine,
     Matcher,
@@ -63,6 +69,7 @@ from wardwright.policy.rules import (
     ToolSequence,
 )
 from wardwright.policy.states import Holding, enter, holding, successor
+from wardwright.policy.values import leaves_of
 from wardwright.policy.windows import Position, count, push, reached, within, without_last
 from wardwright.wire.schema import check_text
 from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn, Usage
@@ -145,6 +152,7 @@ class Run:
         "first_word",
         "gate",
         "history_hits",
+        "indexed",
         "issued",
         "moves",
         "notes",
@@ -230,6 +238,7 @@ class Run:
         self.offsets = offsets
         self.facts: tuple[ToolFact, ...] = ()
         self.shown: dict[str, Any] | None = None
+        self.indexed: Shelves | None = None
 
     # where we are
 
@@ -271,6 +280,12 @@ class Run:
             return False
         self.counted.add(done)
         return True
+
+    def shelves(self) -> Shelves:
+        """The session's index of values, opened once per gate."""
+        if self.indexed is None:
+            self.indexed = Shelves(self.session, self.secret)
+        return self.indexed
 
     def context(self) -> dict[str, Any]:
         """The gate's `tool_context`, made once however many findings show it."""
@@ -577,6 +592,8 @@ def evaluate(run: Run) -> None:
             if name in run.plan.bundles:
                 run.attached.append(name)
                 run.active.append(run.plan.bundles[name])
+    if run.plan.watch is not None and run.gate != "reply":
+        _index(run)
     run.pass_time(0 if observed.facts else -1)
     judged = tuple(run.active)
     _judge(run, judged)
@@ -588,6 +605,38 @@ def evaluate(run: Run) -> None:
     for index, rule in run.endings:
         if index not in run.refused:
             run.end(rule, index)
+    if run.plan.watch is not None and run.gate == "reply":
+        for index, fact in enumerate(observed.facts):
+            if fact.source == "assistant_tool_call" and not fact.repeat and index not in run.refused:
+                carry(run.shelves(), run.plan.watch, fact)
+
+
+def _index(run: Run) -> None:
+    """What is seen for the first time is indexed in the order in which it stands, before anything is judged by it."""
+    watch, observed = run.plan.watch, run.observed
+    if watch is None:
+        return
+    shelves = run.shelves()
+    items = run.turn.items
+    results = {
+        fact.item: fact
+        for fact in observed.facts
+        if fact.content is not None
+        and not fact.repeat
+        and (fact.source == "tool_result" or fact.phase == "result_interpretation")
+    }
+    first = observed.words_from if run.gate == "request" and observed.user_turns else len(items)
+    for place in sorted({*results, *range(first, len(items))}):
+        if place in results:
+            see(shelves, watch, results[place])
+            continue
+        item = items[place]
+        if isinstance(item, TextItem) and item.role == "user" and item.text:
+            # As the observer told words of the user from old ones.
+            name = f"u:{text_digest(observed.key, item.text)}"
+            entry = observed.ledger.get(name) or run.session.state.ledger.get(name)
+            if entry is not None and entry.turn >= run.session.turn:
+                hear(shelves, watch, item.text)
 
 
 def _surface(observed: Observed) -> Sequence[ToolFact]:
@@ -1353,6 +1402,42 @@ def _schema(run: Run, op: Op, index: int, fact: ToolFact) -> None:
         run.act(rule, index, {"problems": problems})
 
 
+def _provenance(run: Run, op: Op, index: int, fact: ToolFact) -> None:
+    rule: ArgumentProvenance = op.rule
+    watch = run.plan.watch
+    arguments = arguments_of(fact)
+    if watch is None:
+        raise AssertionError("a plan with this rule watches")
+    found = refusals(
+        run.shelves(),
+        watch,
+        fact.raw_name,
+        None if arguments is UNREADABLE else leaves_of(arguments),
+        rule.accepts,
+        rule.own,
+        rule.protected,
+    )
+    if found:
+        shown = [
+            {"argument": one.argument, "sink": one.sink, "classes": list(one.classes), "seen_in": one.origin}
+            for one in found
+        ]
+        run.act(rule, index, {"problems": [one.sentence() for one in found], "arguments": shown})
+
+
+def _asked_for(run: Run, op: Op, index: int, fact: ToolFact) -> None:
+    rule: Intent = op.rule
+    lexicon = rule.lexicon
+    if not fact.effects:
+        run.act(rule, index, {"problems": ["the catalog does not say what this tool does"], "effects": []})
+        return
+    wanted = wanted_effects(run.session, lexicon)
+    missing = [effect for effect in needed(fact.effects, lexicon) if effect not in wanted]
+    if missing:
+        why = [told(effect, lexicon)["why"] for effect in missing]
+        run.act(rule, index, {"problems": why, "effects": missing})
+
+
 def spent(value: RegisterValue | None, rule: Budget, now: int) -> float:
     """What a budget has used in its window."""
     if value is None:
@@ -1527,4 +1612,6 @@ _ROLES: Final = {
     SCHEMA: _schema,
     CALLS: _calls,
     HISTORY: _history,
+    PROVENANCE: _provenance,
+    ASKED_FOR: _asked_for,
 }

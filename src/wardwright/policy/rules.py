@@ -14,8 +14,11 @@ from immutables import Map
 
 from wardwright.facts import Phase, ToolFact
 from wardwright.history import ScopeKind
+from wardwright.policy.intent import Lexicon
+from wardwright.policy.values import Atom
 from wardwright.wire.turn import Gate, Role
 
+NO_LEXICON: Final = Lexicon({})
 EMPTY: Final[Map[str, Any]] = Map()
 
 ActionName: TypeAlias = Literal[
@@ -76,6 +79,8 @@ RuleKind: TypeAlias = Literal[
     "tool_loop_threshold",
     "tool_sequence",
     "argument_schema",
+    "argument_provenance",
+    "intent",
     "budget",
     "route_gate",
     "request_guard",
@@ -242,6 +247,29 @@ class ArgumentSchema(Rule):
     tool: Matcher = field(default_factory=Matcher)
     schema: Mapping[str, Any] | None = None
     """None: the schema the request declares."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentProvenance(Rule):
+    """What a call's arguments hold must come from where their sinks take it from."""
+
+    tool: Matcher = field(default_factory=Matcher)
+    accepts: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """Sink type → classes, where the rule says other than the default."""
+    own: frozenset[Atom] = frozenset()
+    """The principal's own identifiers, in normal form."""
+    protected: tuple[str, ...] = ()
+    """Globs of paths that need the user's literal."""
+    untrusted: tuple[str, ...] = ()
+    """Patterns: a text in the user's role that matches is no word of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent(Rule):
+    """What a tool does must have been asked for by the user."""
+
+    tool: Matcher = field(default_factory=Matcher)
+    lexicon: Lexicon = field(default_factory=lambda: NO_LEXICON)
 
 
 @dataclass(frozen=True, slots=True)

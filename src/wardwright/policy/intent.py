@@ -1,0 +1,208 @@
+"""What a user asks for, as the names of effects: read once when the words are seen, by a lexicon that is data.
+
+A verb and, where the lexicon lists some, a noun must stand in one sentence; a verb that is a noun as well counts only where an
+order puts a verb; "send me" and what is denied do not count. Nothing here reads what tools or models say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from wardwright.config import Node, Problems, parse_yaml
+
+MAX_SENTENCE: Final = 400
+"""Tokens of a sentence that are read together."""
+MAX_TEXT: Final = 65_536
+"""Characters of one text of the user that are read for effects."""
+NEAR: Final = 3
+"""How many tokens before a verb a negation still reaches it."""
+
+_SENTENCE: Final[re.Pattern[str]] = re.compile(r"[.!?](?=\s|\Z)|\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]))|;")
+_WORD: Final[re.Pattern[str]] = re.compile(r"[^\W_]+(?:['’][^\W_]+)?|[$€£]|[,:\"()\n-]")
+_BREAKS: Final = frozenset(',:"()\n-')
+
+EFFECT_KEYS: Final[tuple[str, ...]] = ("verbs", "commands", "nouns", "instrumental")
+LANGUAGE_KEYS: Final[tuple[str, ...]] = ("effects", "negations", "receivers", "asking", "common")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The words that ask for one effect, in one language."""
+
+    verbs: frozenset[str] = frozenset()
+    commands: frozenset[str] = frozenset()
+    nouns: frozenset[str] = frozenset()
+    instrumental: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    effects: Mapping[str, Effect]
+    negations: frozenset[str] = frozenset()
+    receivers: frozenset[str] = frozenset()
+    asking: frozenset[str] = frozenset()
+    common: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """All languages a rule reads. Immutable."""
+
+    languages: Mapping[str, Language]
+    name: str = ""
+    """Hash of its content: what was asked for by one lexicon says nothing about another."""
+
+    def knows(self, effect: str) -> bool:
+        return any(effect in language.effects for language in self.languages.values())
+
+    def instrumental(self, effect: str) -> bool:
+        return any(
+            effect in language.effects and language.effects[effect].instrumental for language in self.languages.values()
+        )
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for language in self.languages.values() for name in language.effects))
+
+    @property
+    def common(self) -> frozenset[str]:
+        return frozenset[str]().union(*(language.common for language in self.languages.values()))
+
+    def words(self, effect: str) -> tuple[str, ...]:
+        """Some words that would ask for an effect, for explanations."""
+        for language in self.languages.values():
+            known = language.effects.get(effect)
+            if known is not None and (known.verbs or known.commands):
+                return tuple(sorted(known.verbs | known.commands)[:4])
+        return ()
+
+
+def asked(text: str, lexicon: Lexicon) -> set[str]:
+    """The effects that a text of the user asks for."""
+    found: set[str] = set()
+    text = unicodedata.normalize("NFKC", text[:MAX_TEXT]).replace("’", "'")
+    for sentence in _SENTENCE.split(text):
+        spoken = [word.casefold() for word in _WORD.findall(sentence)[:MAX_SENTENCE]]
+        if spoken:
+            for language in lexicon.languages.values():
+                _read(spoken, language, found)
+    return found
+
+
+def _read(spoken: list[str], language: Language, found: set[str]) -> None:
+    said = set(spoken)
+    for name, effect in language.effects.items():
+        if name in found or effect.instrumental:
+            continue
+        if not (said & effect.verbs or said & effect.commands):
+            continue
+        for place, word in enumerate(spoken):
+            command = word in effect.commands
+            if word not in effect.verbs and not (command and _ordered(spoken, place, language)):
+                continue
+            if _denied(spoken, place, language):
+                continue
+            following = spoken[place + 1] if place + 1 < len(spoken) else ""
+            if following in language.receivers:
+                continue
+            if effect.nouns and not any(other in effect.nouns for at, other in enumerate(spoken) if at != place):
+                continue
+            found.add(name)
+            break
+
+
+def _ordered(spoken: list[str], place: int, language: Language) -> bool:
+    """Whether a verb could stand here as an order: at the beginning, or behind a word that asks."""
+    before = spoken[place - 1] if place else ","
+    return before in _BREAKS or before in language.asking
+
+
+def _denied(spoken: list[str], place: int, language: Language) -> bool:
+    for before in reversed(spoken[max(0, place - NEAR) : place]):
+        if before in _BREAKS:
+            return False
+        if before in language.negations:
+            return True
+    return False
+
+
+@lru_cache(maxsize=1)
+def default_lexicon() -> Lexicon:
+    """The lexicon that ships."""
+    text = importlib.resources.files("wardwright.policy").joinpath("lexicon.yaml").read_text("utf-8")
+    problems = Problems("lexicon.yaml")
+    lexicon = read_lexicon(parse_yaml(text, problems), problems, Lexicon({}))
+    if problems.found:
+        raise AssertionError("\n".join(str(problem) for problem in problems.found))
+    return lexicon
+
+
+def read_lexicon(node: Node, problems: Problems, onto: Lexicon) -> Lexicon:
+    """`language → {effects, negations, receivers, asking, common}` added to a lexicon; an effect that is given again is replaced."""
+    languages: dict[str, Language] = dict(onto.languages)
+    if not isinstance(node.value, dict) or not node.value:
+        problems.error(node, "expected a mapping of languages to their words")
+    for name, child in node.items().items():
+        given = problems.mapping(child, (), LANGUAGE_KEYS)
+        before = languages.get(name, Language({}))
+        effects: dict[str, Effect] = dict(before.effects)
+        if "effects" in given:
+            for effect, spoken in given["effects"].items().items():
+                effects[effect] = _effect(spoken, problems)
+        lists: dict[str, frozenset[str]] = {}
+        for key in LANGUAGE_KEYS[1:]:
+            kept = cast("frozenset[str]", getattr(before, key))
+            lists[key] = kept | _words(given, key, problems)
+        languages[name] = Language(effects, **lists)
+    return Lexicon(languages, _hash(languages))
+
+
+def _hash(languages: Mapping[str, Language]) -> str:
+    content = [
+        [
+            name,
+            sorted(
+                [effect, sorted(one.verbs), sorted(one.commands), sorted(one.nouns), one.instrumental]
+                for effect, one in language.effects.items()
+            ),
+            *(sorted(part) for part in (language.negations, language.receivers, language.asking, language.common)),
+        ]
+        for name, language in sorted(languages.items())
+    ]
+    return hashlib.blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _effect(node: Node, problems: Problems) -> Effect:
+    given = problems.mapping(node, (), EFFECT_KEYS)
+    instrumental = problems.boolean(given["instrumental"]) if "instrumental" in given else False
+    verbs, commands, nouns = (_words(given, key, problems) for key in EFFECT_KEYS[:3])
+    effect = Effect(verbs, commands, nouns, instrumental)
+    if not instrumental and not effect.verbs and not effect.commands and isinstance(node.value, dict):
+        problems.error(node, "needs 'verbs' or 'commands', or 'instrumental: true'")
+    return effect
+
+
+def _words(given: Mapping[str, Node], key: str, problems: Problems) -> frozenset[str]:
+    if key not in given:
+        return frozenset()
+    return frozenset(unicodedata.normalize("NFKC", word).casefold() for word in problems.texts(given[key]))
+
+
+def needed(effects: Iterable[str], lexicon: Lexicon) -> tuple[str, ...]:
+    """The effects of a tool that need words of the user."""
+    return tuple(effect for effect in effects if not lexicon.instrumental(effect))
+
+
+def told(effect: str, lexicon: Lexicon) -> dict[str, Any]:
+    """What a finding says of an effect that nobody asked for."""
+    if not lexicon.knows(effect):
+        return {"effect": effect, "why": f"the lexicon has no effect '{effect}'"}
+    words = ", ".join(f"'{word}'" for word in lexicon.words(effect))
+    return {"effect": effect, "why": f"no sentence of the user asks for '{effect}' (with a word such as {words})"}

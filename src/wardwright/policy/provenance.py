@@ -1,0 +1,1001 @@
+"""Where the values of a call came from: indexed when a gate sees them, looked up when a call is judged.
+
+Invariants (tests cite the numbers; docs/decisions/0026 says why):
+ V1. Equal facts, equal classes. Nothing here reads a clock or the outside.
+ V2. Text of an outsider never gives a value a class that a payee, address, secret or posting sink accepts.
+ V3. A result that repeats an argument of its call, or a typed value that a writing call carried before, raises nothing.
+ V4. What is forged, altered, failed, or answers a denied call is text, whatever its fields say.
+ V5. Unlabelled is untrusted: a field without a class is text, an argument without a sink takes the user's own values only.
+ V6. A decision looks up and never scans.
+ V7. What cannot be read is refused, or text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from wardwright.catalog import Catalog, FieldLabel, Identity, SinkType, compile_value_glob
+from wardwright.facts import ToolFact
+from wardwright.history import RegisterKey, RegisterValue
+from wardwright.policy.intent import Lexicon, asked
+from wardwright.policy.values import (
+    MAX_TOKENS,
+    MAX_TYPED,
+    Atom,
+    Kind,
+    Leaf,
+    base_name,
+    leaves,
+    path_of,
+    plain,
+    tokens,
+    typed_as_whole,
+    typed_in,
+    words,
+)
+from wardwright.wire.linear import Pattern
+
+RULE: Final = "provenance"
+"""Rule key of the registers. They depend on what was seen, not on a rule."""
+INTENT: Final = "intent"
+"""Rule key of the effects that the user has asked for so far, by lexicon."""
+
+LEVELS: Final = 5
+FIRST: Final = 256
+"""A level holds four times what the one below it does."""
+DIGEST: Final = 16
+SHORT: Final = 8
+"""Characters of a digest inside an entry: names of a record, role words."""
+WIDTH: Final[Mapping[str, int]] = {"u": 17, "t": 18, "s": 81, "c": 34, "n": 18, "x": 16}
+CAPACITY: Final[Mapping[str, int]] = {"u": 16_384, "t": 32_768, "s": 32_768, "c": 4_096, "n": 16_384, "x": 4_096}
+"""Entries kept per family; what comes later is not kept, so it is text or unknown."""
+MAX_SAID: Final = 1_500
+"""Tokens of one text of the user that are indexed; what is behind them is text."""
+GRAM: Final = 6
+"""Tokens in a row that are kept of what the user said."""
+MAX_NAMES: Final = 5
+MAX_ROLES: Final = 2
+MAX_PLACES: Final = 1_295
+MAX_FOUND: Final = 16
+MAX_INNER: Final = 200
+"""Typed values of one free text that are judged; with more it is refused."""
+MAX_READ: Final = 4_000
+"""Tokens of an argument in which confidential values are looked for; with more it is refused where there are any."""
+
+ACCEPTS: Final[Mapping[SinkType, frozenset[str]]] = {
+    "secret": frozenset({"user"}),
+    "payee": frozenset({"user", "self", "payee", "system+named", "system+selected"}),
+    "address": frozenset({"user", "self", "system+named", "system+role", "system+selected", "endorsed+named"}),
+    "url_post": frozenset({"user"}),
+    "url_fetch": frozenset(
+        {
+            "user",
+            "user_repeated",
+            "self",
+            "created",
+            "system",
+            "directory",
+            "payee",
+            "system+named",
+            "system+selected",
+            "system+role",
+            "member_text",
+            "endorsed+author",
+            "same_site",
+        }
+    ),
+    "object": frozenset(
+        {
+            "user",
+            "user_repeated",
+            "self",
+            "created",
+            "system",
+            "directory",
+            "payee",
+            "system+named",
+            "system+role",
+            "system+selected",
+        }
+    ),
+    "path": frozenset(
+        {"user", "user_repeated", "self", "created", "system", "system+named", "system+role", "system+selected"}
+    ),
+    "date": frozenset(),
+    "text": frozenset(),
+    "any": frozenset(),
+}
+"""What a sink takes unless the rule says otherwise. For dates, and for what stands inside free text, see `_dates` and `_inside`."""
+
+UNLABELLED: Final[frozenset[str]] = frozenset({"user", "self", "created"})
+"""V5: what an argument takes that the catalog says nothing of."""
+
+CLASSES: Final[tuple[str, ...]] = (
+    "user",
+    "user_repeated",
+    "self",
+    "created",
+    "payee",
+    "directory",
+    "system",
+    "system+named",
+    "system+role",
+    "system+selected",
+    "system+other",
+    "label",
+    "member_text",
+    "endorsed_text",
+    "endorsed+author",
+    "endorsed+named",
+    "same_site",
+    "text",
+    "echo",
+    "unknown",
+)
+"""user: said by the user before anybody else
+user_repeated: said by the user after a text had held it
+self: the principal's own
+created: made in this session
+payee, directory, system: a field of that class holds it
+system+named: and it, or the name of its record, is in what the user said
+system+role: and the user said the word for that field
+system+selected: and it was read through a locator that the user named
+system+other: an id, while the user's words fit another record
+label: a name that outsiders can choose
+member_text: members wrote it
+endorsed_text: text of a place that the user named
+endorsed+author: text of an author whom the user named
+endorsed+named: the only address of such a place, and the user named it
+same_site: under a host that the user named
+text: outsiders can write it
+echo: a call carried it before any trusted field did
+unknown: nobody has said it"""
+
+NEEDS: Final[Mapping[str, str]] = {
+    "secret": "the user must say it in their own words",
+    "payee": "it must be an account that the user says, that the owner saved, or that belongs to somebody the user names",
+    "address": "it must be an address that the user says, or that belongs to a contact or sender whom the user names",
+    "url_post": "it must be on a host that the user names",
+    "url_fetch": "it must be a link that the user says, or that a trusted field holds",
+    "object": "it must be one that the user names, that was made here, or that a trusted field shows",
+    "path": "it must be a path that the user names, that was made here, or that a trusted field shows",
+    "date": "it must be a date that the user says or that a trusted field shows",
+    "text": "links, addresses and account numbers in it must be the user's or come from a trusted field",
+    "": "the catalog does not say what goes in there, so the user must say it",
+    "protected": "the path is protected: the user must say exactly this path",
+    "confidential": "it is confidential: the user must name the field",
+    "unreadable": "the arguments must be JSON that can be read",
+}
+
+_LETTERS: Final[Mapping[str, str]] = {
+    "s": "system",
+    "d": "directory",
+    "p": "payee",
+    "l": "label",
+    "o": "self",
+    "k": "created",
+    "m": "member_text",
+    "e": "endorsed_text",
+    "A": "endorsed+author",
+    "E": "endorsed_text",
+}
+_LETTER: Final[Mapping[str, str]] = {
+    "system": "s",
+    "directory": "d",
+    "payee": "p",
+    "label": "l",
+    "self": "o",
+    "created": "k",
+}
+_INNER: Final[frozenset[str]] = frozenset(
+    {
+        "user",
+        "self",
+        "created",
+        "system",
+        "directory",
+        "payee",
+        "system+named",
+        "system+role",
+        "system+selected",
+        "system+other",
+    }
+)
+"""What addresses, links and account numbers inside free text may be."""
+_BAD_MARKS: Final[frozenset[str]] = frozenset({"forged", "altered", "result_for_denied_call"})
+_BAD_STATUS: Final[frozenset[str]] = frozenset({"error", "timeout", "rejected"})
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SPOKEN: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
+_START: Final[re.Pattern[str]] = re.compile(r"(?:\A|[.!?:\n])[\s\"'(*-]*\Z")
+_QUOTES: Final = frozenset("\"'“”‘’`«»#@")
+_KINDS: Final[Mapping[str, str]] = {"a": "an address", "u": "a link", "n": "an account number", "d": "a date"}
+
+
+class Scope(Protocol):
+    """The registers of the session while a gate is judged."""
+
+    def get(self, key: RegisterKey) -> RegisterValue | None: ...
+    def put(self, key: RegisterKey, value: RegisterValue | None) -> None: ...
+
+
+class Labels:
+    """What the catalog says of one tool, ready to be looked up."""
+
+    __slots__ = ("authors", "by_key", "by_path", "labelled", "locators", "names", "sinks", "tool", "writes")
+
+    def __init__(self, identity: Identity) -> None:
+        self.tool = f"{identity.namespace}.{identity.name}"
+        self.by_path: dict[str, FieldLabel] = {}
+        self.by_key: dict[str, FieldLabel] = {}
+        for label in identity.fields:
+            (self.by_path if label.field.startswith("/") or not label.field else self.by_key)[label.field] = label
+        self.labelled = bool(identity.fields)
+        self.sinks: dict[str, SinkType] = dict(identity.sinks)
+        self.names = frozenset(identity.names)
+        self.locators = frozenset(identity.locators)
+        self.authors = frozenset(identity.authors)
+        self.writes = bool(identity.effects) or identity.risk_class != "read_only"
+
+    def field(self, path: str) -> FieldLabel | None:
+        return self.by_path.get(path) or self.by_key.get(path.rpartition("/")[2])
+
+    def sink(self, path: str) -> SinkType | None:
+        """By the whole path, then by the nearest key, from the inside out."""
+        sinks = self.sinks
+        found = sinks.get(path)
+        while found is None and path:
+            head, _, key = path.rpartition("/")
+            found = sinks.get(key) or sinks.get(head)
+            path = head
+        return found
+
+
+def _is(path: str, wanted: frozenset[str]) -> bool:
+    return bool(wanted) and (path in wanted or path.rpartition("/")[2] in wanted)
+
+
+@dataclass(slots=True)
+class Watch:
+    """What a plan with such rules looks for at every gate. Made once per plan; its memo is bounded."""
+
+    catalog: Catalog
+    lexicons: tuple[Lexicon, ...] = ()
+    untrusted: tuple[Pattern, ...] = ()
+    """Texts in the user's role that match are no words of the user."""
+    common: frozenset[str] = frozenset()
+    memo: dict[str, Labels] = field(default_factory=dict[str, Labels])
+
+    def labels(self, raw_name: str) -> Labels:
+        found = self.memo.get(raw_name)
+        if found is None:
+            found = Labels(self.catalog.resolve(raw_name))
+            if len(self.memo) >= 4_096:
+                self.memo.clear()
+            if len(raw_name) <= 256:
+                self.memo[raw_name] = found
+        return found
+
+
+class Shelves:
+    """The index of one session during one gate: families of fixed-width entries, each in a few sorted strings."""
+
+    __slots__ = ("_packs", "_places", "key", "scope")
+
+    def __init__(self, scope: Scope, key: bytes) -> None:
+        self.scope = scope
+        self.key = key[:64]
+        self._packs: dict[str, list[str]] = {}
+        self._places: list[str] | None = None
+
+    def digest(self, kind: str, normal: str) -> str:
+        return hashlib.blake2b(
+            f"{kind}:{normal}".encode("utf-8", "surrogatepass"), digest_size=8, key=self.key
+        ).hexdigest()
+
+    def packs(self, family: str) -> list[str]:
+        found = self._packs.get(family)
+        if found is None:
+            found = list[str]()
+            for level in range(LEVELS):
+                value = self.scope.get((RULE, f"{family}{level}"))
+                found.append("" if value is None else str(value[0]))
+            self._packs[family] = found
+        return found
+
+    def empty(self, family: str) -> bool:
+        return not any(self.packs(family))
+
+    def find(self, family: str, start: str) -> list[str]:
+        """What stands behind each entry that begins so."""
+        width, size = WIDTH[family], len(start)
+        found: list[str] = []
+        for packed in self.packs(family):
+            if not packed:
+                continue
+            low, high = 0, len(packed) // width
+            while low < high:
+                middle = (low + high) >> 1
+                at = middle * width
+                if packed[at : at + size] < start:
+                    low = middle + 1
+                else:
+                    high = middle
+            at = low * width
+            while packed.startswith(start, at) and len(found) < MAX_FOUND:
+                found.append(packed[at + DIGEST : at + width])
+                at += width
+        return found
+
+    def add(self, family: str, entries: Iterable[str]) -> None:
+        """New entries, as many as still fit; small levels are merged into greater ones as they fill."""
+        fresh = sorted(set(entries))
+        if not fresh:
+            return
+        packs, width = self.packs(family), WIDTH[family]
+        room = CAPACITY[family] - sum(len(packed) for packed in packs) // width
+        fresh = fresh[: max(0, room)]
+        if not fresh:
+            return
+        for level, packed in enumerate(packs):
+            if packed:
+                fresh.extend([packed[at : at + width] for at in range(0, len(packed), width)])
+            if len(fresh) <= FIRST * 4**level or level == LEVELS - 1:
+                packs[level] = "".join(sorted(set(fresh)))
+                self.scope.put((RULE, f"{family}{level}"), (packs[level],))
+                return
+            if packed:
+                packs[level] = ""
+                self.scope.put((RULE, f"{family}{level}"), None)
+
+    # places
+
+    def places(self) -> list[str]:
+        if self._places is None:
+            value = self.scope.get((RULE, "places"))
+            self._places = [str(one) for one in value or ()]
+        return self._places
+
+    def place(self, tool: str, path: str) -> str:
+        """Two characters for a place, so that a denial can say where a value came from."""
+        places = self.places()
+        name = f"{tool[:96]} {path[:64]}".rstrip()
+        try:
+            number = places.index(name)
+        except ValueError:
+            number = len(places)
+            if number >= MAX_PLACES:
+                return "zz"
+            places.append(name)
+            self.scope.put((RULE, "places"), tuple(places))
+        return _DIGITS[number // 36] + _DIGITS[number % 36]
+
+    def named(self, place: str) -> str:
+        number = _DIGITS.index(place[0]) * 36 + _DIGITS.index(place[1])
+        places = self.places()
+        return places[number] if number < len(places) else "a result"
+
+    # small sets
+
+    def flags(self, name: str) -> tuple[str, ...]:
+        return tuple(str(one) for one in self.scope.get((RULE, name)) or ())
+
+    def flag(self, name: str, word: str) -> None:
+        known = self.flags(name)
+        if word not in known and len(known) < 256:
+            self.scope.put((RULE, name), (*known, word))
+
+    def said(self, digest: str) -> str:
+        """How the user said a value: the flags of its entries; empty when not at all."""
+        return "".join(self.find("u", digest))
+
+    def names_fit(self, names: str) -> bool:
+        """Whether the user said one of the names of an entry."""
+        for at in range(0, len(names), SHORT + 1):
+            how = names[at]
+            if how == ".":
+                return False
+            said = self.said(names[at + 1 : at + 1 + SHORT])
+            if "p" in said if how == "p" else said:
+                return True
+        return False
+
+    def roles_fit(self, roles: str) -> bool:
+        return any(roles[at] != "." and self.said(roles[at : at + SHORT]) for at in range(0, len(roles), SHORT))
+
+
+# seeing
+
+
+def hear(shelves: Shelves, watch: Watch, text: str) -> None:
+    """A text of the user."""
+    whole = shelves.digest("T", text)
+    if shelves.find("u", whole):
+        return
+    entries = [f"{whole}T"]
+    if any(pattern.search(text) is not None for pattern in watch.untrusted):
+        shelves.add("u", entries)
+        _see_text(shelves, plain(text), shelves.place("pasted text", ""))
+        return
+    spoken = unicodedata.normalize("NFKC", text)
+    said: list[tuple[str, bool]] = []
+    end = 0
+    for found in _SPOKEN.finditer(spoken):
+        if len(said) >= MAX_SAID:
+            break
+        end = found.end()
+        word = found[0]
+        said.append((plain(word), _proper(spoken, word, found.start(), watch.common)))
+    digest = shelves.digest
+    proper: list[str] = []
+    for place, (word, is_proper) in enumerate(said):
+        unigram = digest("w", word)
+        entries.append(unigram + ("p" if is_proper else "w"))
+        if is_proper:
+            proper.append(unigram)
+        gram = word
+        for other, _ in said[place + 1 : place + GRAM]:
+            gram = f"{gram} {other}"
+            made = digest("w", gram)
+            entries.append(f"{made}g")
+            proper.append(made)
+    lowered = plain(spoken if end == 0 or len(said) < MAX_SAID else spoken[:end])
+    dated = False
+    for count, (kind, normal) in enumerate(typed_in(lowered)):
+        if count >= MAX_TYPED:
+            break
+        made = digest(kind, normal)
+        dated = dated or kind == "d"
+        # Lowest trust wins: what a text or a call held before is no word of the user's own.
+        late = kind != "d" and not shelves.find("u", made) and bool(shelves.find("t", made) or shelves.find("x", made))
+        entries.append(made + ("r" if late else "v"))
+        if not late and kind == "a":
+            # The user knows whose address it is.
+            entries.extend(f"{digest('w', one)}p" for one in tokens(normal) if one not in watch.common)
+    shelves.add("u", entries)
+    if dated:
+        shelves.flag("dates", "1")
+    if not shelves.empty("n"):
+        for made in dict.fromkeys(proper):
+            for place in shelves.find("n", made):
+                shelves.flag("matched", shelves.named(place).partition(" ")[0])
+    for lexicon in watch.lexicons:
+        before = wanted_effects(shelves.scope, lexicon)
+        wanted = asked(text, lexicon) - set(before)
+        if wanted:
+            shelves.scope.put((INTENT, lexicon.name), (*before, *sorted(wanted)))
+
+
+def wanted_effects(scope: Scope, lexicon: Lexicon) -> tuple[str, ...]:
+    """What the user has asked for so far; several turns add up."""
+    return tuple(str(one) for one in scope.get((INTENT, lexicon.name)) or ())
+
+
+def _proper(text: str, word: str, start: int, common: frozenset[str]) -> bool:
+    """A name by its look: a capital inside a sentence, digits among letters, or a word in quotes."""
+    if len(word) < 2 or plain(word) in common:
+        return False
+    if start and text[start - 1] in _QUOTES and not (start > 1 and text[start - 2].isalnum()):
+        return True
+    if any(one.isdecimal() for one in word) and any(one.isalpha() for one in word):
+        return True
+    return word[0].isupper()
+
+
+def see(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
+    """A result, field by field."""
+    content = fact.content
+    if not content:
+        return
+    if fact.source != "tool_result":
+        _see_text(shelves, plain(content), shelves.place(f"{fact.namespace}.{fact.name}", ""))
+        return
+    labels = watch.labels(fact.raw_name)
+    doubtful = any(mark in _BAD_MARKS for mark in fact.marks) or fact.result_status in _BAD_STATUS
+    if doubtful or not labels.labelled:
+        _see_text(shelves, plain(content), shelves.place(labels.tool, ""))
+        return
+    # A tool that hands out plain text is never read as records: whoever writes the text would choose the fields.
+    read = None if "" in labels.by_path else leaves(content)
+    if read is None:
+        read = [Leaf("", 0, content)]
+    called = leaves(fact.arguments) if fact.arguments else None
+    echoes: set[Atom] = set()
+    located: list[str] = []
+    for leaf in called or ():
+        echoes.update(_forms(leaf.value))
+        if _is(leaf.path, labels.locators):
+            located.append(leaf.value)
+    selected = any(_said(shelves, one) for one in located)
+    _Result(shelves, watch, labels, echoes, located, selected, content).see(read)
+
+
+class _Result:
+    """One result while it is indexed."""
+
+    def __init__(
+        self,
+        shelves: Shelves,
+        watch: Watch,
+        labels: Labels,
+        echoes: set[Atom],
+        located: Sequence[str],
+        selected: bool,
+        content: str,
+    ) -> None:
+        self.shelves = shelves
+        self.watch = watch
+        self.labels = labels
+        self.content = content
+        self.echoes = echoes
+        self.located = located
+        self.selected = selected
+        self.names: dict[int, list[str]] = {}
+        """Record → the names it goes by, as they stand in entries."""
+        self.known_authors: set[int] = set()
+        self.trusted: list[str] = []
+        self.secret: list[str] = []
+        self.texts: list[tuple[Leaf, str]] = []
+        self.owned: set[str] = set()
+        """Addresses in trusted fields."""
+
+    def see(self, read: Sequence[Leaf]) -> None:
+        labels, shelves = self.labels, self.shelves
+        for leaf in read:
+            if _is(leaf.path, labels.names):
+                self._name(leaf)
+            if _is(leaf.path, labels.authors) and self._named(leaf.value):
+                self.known_authors.add(leaf.record)
+        for leaf in read:
+            label = labels.field(leaf.path)
+            field_class = "text" if label is None else self._class_of(label)
+            if label is None or field_class in ("text", "member_text"):
+                self.texts.append((leaf, field_class))
+            else:
+                self._value(leaf, label, field_class)
+        self._text()
+        shelves.add("s", self.trusted)
+        shelves.add("c", self.secret)
+
+    def _class_of(self, label: FieldLabel) -> str:
+        for glob, instead in label.when:
+            if any(compile_value_glob(glob)(one) for one in self.located):
+                return instead
+        return label.field_class
+
+    def _name(self, leaf: Leaf) -> None:
+        """What a record is called. A name that outsiders can choose must be said as a whole."""
+        label = self.labels.field(leaf.path)
+        field_class = "text" if label is None else self._class_of(label)
+        digest, common = self.shelves.digest, self.watch.common
+        said = tokens(plain(leaf.value))
+        if not said or len(said) > MAX_TOKENS:
+            return
+        names = self.names.setdefault(leaf.record, [])
+        made: list[str] = []
+        if len(said) <= GRAM and not (len(said) == 1 and (said[0] in common or len(said[0]) < 2)):
+            whole = digest("w", " ".join(said))
+            made.append(whole)
+            names.append(f"g{whole[:SHORT]}")
+        if field_class in ("directory", "payee"):
+            for one in said:
+                if len(one) > 1 and one not in common:
+                    token = digest("w", one)
+                    made.append(token)
+                    names.append(f"p{token[:SHORT]}")
+        place = self.shelves.place(self.labels.tool, leaf.path)
+        self.shelves.add("n", [f"{one}{place}" for one in made])
+        if self.shelves.names_fit("".join(names)):
+            self.shelves.flag("matched", self.labels.tool)
+
+    def _named(self, value: str) -> bool:
+        """Whether the user named this author: all of it, or a name in it."""
+        if _said(self.shelves, value):
+            return True
+        common = self.watch.common
+        return any(
+            "p" in self.shelves.said(self.shelves.digest("w", one))
+            for one in tokens(plain(value))[:MAX_TOKENS]
+            if len(one) > 1 and one not in common
+        )
+
+    def _own_names(self, kind: Kind, normal: str) -> list[str]:
+        common = self.watch.common
+        if kind == "u":
+            normal = normal.partition("/")[0]
+        own = [one for one in dict.fromkeys(tokens(plain(normal))) if len(one) > 2 and one not in common]
+        return [f"p{self.shelves.digest('w', one)[:SHORT]}" for one in own]
+
+    def _value(self, leaf: Leaf, label: FieldLabel, field_class: str) -> None:
+        shelves = self.shelves
+        place = shelves.place(self.labels.tool, leaf.path)
+        role_words = label.roles or ((leaf.path.rpartition("/")[2],) if field_class == "confidential" else ())
+        roles = "".join([shelves.digest("w", words(one))[:SHORT] for one in _role_words(role_words)][:MAX_ROLES]).ljust(
+            MAX_ROLES * SHORT, "."
+        )
+        forms = _forms(leaf.value)
+        if field_class == "confidential":
+            self.secret.extend(f"{shelves.digest(kind, normal)}{place}{roles}" for kind, normal in forms)
+            return
+        letter = _LETTER[field_class]
+        for kind, normal in forms:
+            if (kind, normal) in self.echoes and field_class not in ("self",):
+                continue
+            made = shelves.digest(kind, normal)
+            if kind == "a":
+                self.owned.add(normal)
+            if kind != "w" and shelves.find("x", made):
+                continue
+            if field_class == "label":
+                said = normal.count(" ") < GRAM and not (len(normal) < 2 or normal in self.watch.common)
+                names = [f"g{made[:SHORT]}"] if kind == "w" and said else []
+            else:
+                own = self._own_names(kind, normal) if kind in ("a", "u") else []
+                if kind == "w" and field_class in ("directory", "payee"):
+                    own = self._own_names(kind, normal)
+                names = [*own[:3], *self.names.get(leaf.record, ())]
+            packed = "".join(names[:MAX_NAMES])
+            if kind == "a" and packed and shelves.names_fit(packed.ljust(SHORT + 1, ".")):
+                shelves.flag("matched", "@address")
+            chosen = "L" if self.selected and field_class != "label" else "."
+            self.trusted.append(f"{made}{letter}{chosen}{place}{roles}{packed.ljust(MAX_NAMES * (SHORT + 1), '.')}")
+
+    def _text(self) -> None:
+        """Typed values of text. In a place, or by an author, that the user named they are endorsed, which is not trusted."""
+        shelves, labels = self.shelves, self.labels
+        found: list[tuple[str, str, Kind, str, int, str]] = []
+        endorsed = self.selected or bool(self.known_authors)
+        blank = "." * (MAX_ROLES * SHORT)
+        kept: list[str] = []
+        for leaf, field_class in self.texts:
+            place = shelves.place(labels.tool, leaf.path)
+            for count, (kind, normal) in enumerate(typed_in(plain(leaf.value))):
+                if count >= MAX_TYPED:
+                    break
+                made = shelves.digest(kind, normal)
+                kept.append(f"{made}{place}")
+                if field_class == "member_text" or self.selected or leaf.record in self.known_authors:
+                    found.append((made, place, kind, normal, leaf.record, field_class))
+        shelves.add("t", kept)
+        # Candidates are counted in all that the result says, keys included: whoever writes the text may break its form.
+        addresses = (
+            {normal for kind, normal in typed_in(plain(self.content)) if kind == "a"} if endorsed else set[str]()
+        )
+        addresses -= self.owned
+        nameless = "." * (MAX_NAMES * (SHORT + 1))
+        for made, place, kind, normal, record, field_class in found:
+            if (kind, normal) in self.echoes or kind in ("h", "d"):
+                continue
+            if field_class == "member_text":
+                self.trusted.append(f"{made}m.{place}{blank}{nameless}")
+            if record in self.known_authors:
+                self.trusted.append(f"{made}A.{place}{blank}{nameless}")
+            if kind == "a" and len(addresses) == 1:
+                local = normal.partition("@")[0]
+                names = "".join(self._own_names("w", local)[:MAX_NAMES]).ljust(MAX_NAMES * (SHORT + 1), ".")
+                self.trusted.append(f"{made}E.{place}{blank}{names}")
+            elif self.selected:
+                self.trusted.append(f"{made}e.{place}{blank}{nameless}")
+
+
+def _role_words(role_words: Iterable[str]) -> Iterator[str]:
+    for one in role_words:
+        said = words(one)
+        if said:
+            yield said
+
+
+def _see_text(shelves: Shelves, text: str, place: str) -> None:
+    digest = shelves.digest
+    made: dict[Atom, None] = {}
+    for atom in typed_in(text):
+        made[atom] = None
+        if len(made) >= MAX_TYPED:
+            break
+    shelves.add("t", [f"{digest(kind, normal)}{place}" for kind, normal in made])
+
+
+def carry(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
+    """A writing call that passes: what it carries without a trusted source is no more trusted when it comes back."""
+    labels = watch.labels(fact.raw_name)
+    if not fact.arguments or not labels.writes:
+        return
+    made: list[str] = []
+    for kind, normal in typed_in(plain(fact.arguments), dates=False):
+        one = shelves.digest(kind, normal)
+        if kind != "h" and not shelves.find("u", one) and not shelves.find("s", one):
+            made.append(one)
+    shelves.add("x", made)
+
+
+# judging
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One argument that does not fit. Says what it holds without showing it."""
+
+    argument: str
+    sink: str
+    holds: str
+    classes: tuple[str, ...]
+    origin: str
+    needs: str
+
+    def sentence(self) -> str:
+        seen = f"last seen in {self.origin}" if self.origin else "never seen before"
+        return f"{self.argument} holds {self.holds}, {seen} ({', '.join(self.classes)}): {self.needs}"
+
+
+def refusals(
+    shelves: Shelves,
+    watch: Watch,
+    raw_name: str,
+    arguments: Sequence[Leaf] | None,
+    accepts: Mapping[str, frozenset[str]],
+    own: frozenset[Atom],
+    protected: Sequence[str],
+) -> list[Refusal]:
+    """Every argument of a call that holds what its sink does not take. None for arguments: they cannot be read (V7)."""
+    if arguments is None:
+        return [Refusal("$", "", "something unreadable", ("unknown",), "", NEEDS["unreadable"])]
+    labels = watch.labels(raw_name)
+    judge = _Judge(shelves, watch, accepts, own, protected)
+    found: list[Refusal] = []
+    for leaf in arguments:
+        refused = judge.refuse(leaf, labels.sink(leaf.path))
+        if refused is not None:
+            found.append(refused)
+    return found
+
+
+class _Judge:
+    def __init__(
+        self,
+        shelves: Shelves,
+        watch: Watch,
+        accepts: Mapping[str, frozenset[str]],
+        own: frozenset[Atom],
+        protected: Sequence[str],
+    ) -> None:
+        self.shelves = shelves
+        self.watch = watch
+        self.accepts = accepts
+        self.own = own
+        self.protected = protected
+        self.matched: tuple[str, ...] | None = None
+
+    def refuse(self, leaf: Leaf, sink: SinkType | None) -> Refusal | None:
+        value = leaf.value
+        if not value.strip():
+            return None
+        if self.protected and sink in ("path", "object", "url_fetch", None):
+            literal = path_of(value)
+            if any(compile_value_glob(glob)(one) for glob in self.protected for one in (value, literal)) and (
+                "user" not in self.standing([("w", words(value))])
+            ):
+                return self._refusal(leaf, sink or "", "protected", {"unknown": ""}, "w")
+        if not self.shelves.empty("c"):
+            leaked = self._confidential(leaf, sink or "")
+            if leaked is not None:
+                return leaked
+        if sink == "any":
+            return None
+        if sink == "date":
+            return self._dates(leaf)
+        if sink == "text":
+            return self._inside(leaf)
+        parts = [value]
+        if sink in ("address", "payee") and ("," in value or ";" in value):
+            parts = [one for one in re.split("[,;]", value) if one.strip()]
+        for part in parts:
+            refused = self._whole(Leaf(leaf.path, leaf.record, part), sink)
+            if refused is not None:
+                return refused
+        return None
+
+    def _whole(self, leaf: Leaf, sink: SinkType | None) -> Refusal | None:
+        lowered = plain(leaf.value)
+        typed = [one for one in typed_as_whole(lowered) if one[0] != "h"]
+        site = ""
+        forms: list[Atom] = typed
+        if sink in ("url_post", "url_fetch"):
+            host = next((normal for kind, normal in typed_as_whole(lowered) if kind == "h"), "")
+            site = host
+            if not host:
+                forms = [("w", words(leaf.value))]
+        elif sink in ("object", "path", None) or not typed or typed[0][0] == "d":
+            forms = [("w", words(leaf.value)), *typed]
+        found = self.standing(forms)
+        if sink == "path" and "user" not in found and _said(self.shelves, base_name(leaf.value)):
+            found["user"] = "the user"
+        if site:
+            if self._host(site):
+                found["user"] = "the user"
+            elif sink == "url_fetch" and any(self._host(one) for one in _parents(site)):
+                found["same_site"] = "the user"
+        taken = UNLABELLED if sink is None else self.accepts.get(sink, ACCEPTS[sink])
+        if not found:
+            found["unknown"] = ""
+        if any(one in taken for one in found):
+            return None
+        return self._refusal(leaf, sink or "", sink or "", found, forms[0][0] if forms else "w")
+
+    def _host(self, host: str) -> bool:
+        said = self.shelves.said(self.shelves.digest("h", host))
+        return "v" in said or ("h", host) in self.own
+
+    def _dates(self, leaf: Leaf) -> Refusal | None:
+        """If the user gave dates, a date that only text has is refused."""
+        if not self.shelves.flags("dates"):
+            return None
+        for kind, normal in typed_in(plain(leaf.value)):
+            if kind != "d":
+                continue
+            found = self.standing([("d", normal), ("d", normal[normal.index("-") :])])
+            if "text" in found and not any(one in _INNER or one == "user_repeated" for one in found):
+                return self._refusal(leaf, "date", "date", found, "d")
+        return None
+
+    def _inside(self, leaf: Leaf) -> Refusal | None:
+        """Links, addresses and account numbers inside free text."""
+        for count, (kind, normal) in enumerate(typed_in(plain(leaf.value), dates=False)):
+            if count >= MAX_INNER:
+                return self._refusal(leaf, "text", "text", {"unknown": ""}, "w")
+            if kind == "h":
+                continue
+            found = self.standing([(kind, normal)])
+            if kind == "u" and "user" not in found and self._host(normal.partition("/")[0].partition("?")[0]):
+                found["user"] = "the user"
+            if not any(one in _INNER for one in found):
+                return self._refusal(leaf, "text", "text", found or {"unknown": ""}, kind)
+        return None
+
+    def _confidential(self, leaf: Leaf, sink: str) -> Refusal | None:
+        """A confidential value, or one inside a text, whose field the user did not name."""
+        shelves = self.shelves
+        lowered = plain(leaf.value)
+        said = tokens(lowered)
+        if len(said) > MAX_READ:
+            return self._refusal(leaf, sink, "confidential", {"unknown": ""}, "w")
+        forms: dict[Atom, None] = dict.fromkeys(_forms(leaf.value))
+        forms.update(dict.fromkeys(typed_in(lowered)))
+        for place, one in enumerate(said):
+            forms["w", one] = None
+            gram = one
+            for other in said[place + 1 : place + 4]:
+                gram = f"{gram} {other}"
+                forms["w", gram] = None
+        for kind, normal in forms:
+            made = shelves.digest(kind, normal)
+            for entry in shelves.find("c", made):
+                if not shelves.said(made) and not shelves.roles_fit(entry[2:]):
+                    return self._refusal(leaf, sink, "confidential", {"confidential": shelves.named(entry[:2])}, kind)
+        return None
+
+    def standing(self, forms: Iterable[Atom]) -> dict[str, str]:
+        """Every class of a value, and where it was seen in it."""
+        shelves = self.shelves
+        found: dict[str, str] = {}
+        for kind, normal in forms:
+            if not normal:
+                continue
+            made = shelves.digest(kind, normal)
+            said = shelves.said(made)
+            if not said and kind == "w" and normal.count(" ") >= GRAM:
+                said = "g" if _covered(shelves, normal) else ""
+            if said.strip("r"):
+                found["user"] = "the user"
+            elif said:
+                found["user_repeated"] = "the user"
+            if (kind, normal) in self.own:
+                found["self"] = "the rule"
+            for entry in shelves.find("s", made):
+                self._entry(entry, found)
+            for entry in shelves.find("t", made):
+                found["text"] = shelves.named(entry)
+                break
+            if shelves.find("x", made):
+                found["echo"] = found.get("text", "an earlier call")
+        return found
+
+    def _entry(self, entry: str, found: dict[str, str]) -> None:
+        shelves = self.shelves
+        letter, chosen, origin = entry[0], entry[1], shelves.named(entry[2:4])
+        roles, names = entry[4:20], entry[20:]
+        if letter == "E":
+            found["endorsed_text"] = origin
+            if "@address" not in self._matched() and shelves.names_fit(names):
+                found["endorsed+named"] = origin
+        elif letter in "sdp":
+            better = False
+            if shelves.names_fit(names):
+                found["system+named"] = origin
+                better = True
+            if shelves.roles_fit(roles):
+                found["system+role"] = origin
+                better = True
+            if chosen == "L":
+                found["system+selected"] = origin
+                better = True
+            if not better and origin.partition(" ")[0] in self._matched():
+                found["system+other"] = origin
+            else:
+                found[_LETTERS[letter]] = origin
+        elif letter == "l":
+            found["label"] = origin
+            if shelves.names_fit(names):
+                found["system+named"] = origin
+        else:
+            found[_LETTERS[letter]] = origin
+
+    def _matched(self) -> tuple[str, ...]:
+        if self.matched is None:
+            self.matched = self.shelves.flags("matched")
+        return self.matched
+
+    def _refusal(self, leaf: Leaf, sink: str, why: str, found: Mapping[str, str], kind: str) -> Refusal:
+        origin = next((one for one in found.values() if one), "")
+        classes = tuple(one for one in (*CLASSES, "confidential") if one in found)
+        return Refusal(leaf.path or "$", sink, _masked(leaf.value, kind, sink), classes, origin, NEEDS[why])
+
+
+def _masked(value: str, kind: str, sink: str) -> str:
+    """What a value is like, without saying it."""
+    what = _KINDS.get(kind, "a value")
+    if sink in ("secret", "text") or kind not in _KINDS:
+        return what if sink == "text" and kind in _KINDS else f"a value of {len(value)} characters"
+    return f"{what} of {len(value)} characters beginning with '{value.strip()[:1]}'"
+
+
+def _forms(value: str) -> list[Atom]:
+    """The normal forms of a value that is kept as a whole; of several addresses in one text, those of each."""
+    if len(value) > 400:
+        return []
+    lowered = plain(value)
+    said = tokens(lowered)
+    forms: list[Atom] = []
+    typed = [one for one in typed_as_whole(lowered) if one[0] != "h"]
+    if said and len(said) <= MAX_TOKENS and (not typed or typed[0][0] == "d"):
+        forms.append(("w", " ".join(said)))
+    if not typed and "@" in lowered and ("," in lowered or ";" in lowered):
+        for part in re.split("[,;]", lowered):
+            typed.extend(one for one in typed_as_whole(part) if one[0] == "a")
+    return [*forms, *typed]
+
+
+def _said(shelves: Shelves, value: str) -> bool:
+    """Whether the user said the whole value before any text did."""
+    lowered = plain(value)
+    typed = typed_as_whole(lowered)
+    if typed and typed[0][0] != "d":
+        return any("v" in shelves.said(shelves.digest(kind, normal)) for kind, normal in typed[:1])
+    normal = words(value)
+    if not normal or len(normal) < 2:
+        return False
+    if normal.count(" ") >= GRAM:
+        return _covered(shelves, normal)
+    if shelves.said(shelves.digest("w", normal)):
+        return True
+    last = base_name(value)
+    return last != normal and " " in last and bool(shelves.said(shelves.digest("w", last)))
+
+
+def _covered(shelves: Shelves, normal: str) -> bool:
+    """Whether every run of tokens of a long value was said."""
+    said = normal.split(" ")
+    if len(said) > MAX_SAID:
+        return False
+    return all(
+        bool(shelves.said(shelves.digest("w", " ".join(said[at : at + GRAM])))) for at in range(len(said) - GRAM + 1)
+    )
+
+
+def _parents(host: str) -> Iterator[str]:
+    parts = host.split(".")
+    for at in range(1, len(parts) - 1):
+        yield ".".join(parts[at:])
