@@ -103,8 +103,13 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
         return
     # The server drains, then raises the signal once more for whoever was there before it: here that was the end, and it went well.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _ended)
     uvicorn.Server(uvicorn.Config(_reloading(front(service)), **_server(start, drain))).run()
+
+
+def _ended(number: int, frame: object) -> None:
+    """Nothing is left to do."""
+    del number, frame
 
 
 def _reloading(application: Front) -> Front:
