@@ -227,6 +227,11 @@ def _doubts(part: ModelPlan, rules: Sequence[Rule]) -> Iterator[str]:
 # tools
 
 
+def _named(matcher: Matcher, identity: Identity) -> bool:
+    """Whether a matcher may mean a tool of that name; confidence is asked of all."""
+    return bool(matcher.confidence) or _identity_fits(Matcher(matcher.namespace, matcher.name), identity, "client")
+
+
 def _identity_fits(matcher: Matcher, identity: Identity, location: str) -> bool:
     """What a matcher asks of the tool itself; the rest depends on the event."""
     namespace, name = fold(identity.namespace), fold(identity.name)
@@ -265,8 +270,9 @@ def _names(part: ModelPlan, matchers: Sequence[Matcher], doubts: list[str]) -> l
         namespaces.update(dict.fromkeys(_instances(glob)))
     for glob in (one for matcher in matchers for one in matcher.name):
         tools.update(dict.fromkeys(_instances(glob)))
+    attributes = any(one.risk_class or one.trust or one.execution_location or one.result_status for one in matchers)
     for entry in entries:
-        if entry.pattern is None:
+        if entry.pattern is None and attributes:
             namespaces.update(dict.fromkeys(_instances(entry.namespace or NEUTRAL)))
             tools.update(dict.fromkeys(_instances(entry.name or NEUTRAL)))
     candidates: dict[tuple[str, str], int] = {}
@@ -279,6 +285,9 @@ def _names(part: ModelPlan, matchers: Sequence[Matcher], doubts: list[str]) -> l
         if PLACEHOLDER.search(entry.match) and repr(means) in tried:
             continue  # another spelling of the same tools
         tried.add(repr(means))
+        plain = Identity(entry.namespace, entry.name or entry.match)
+        if not PLACEHOLDER.search(entry.match) and not any(_named(one, plain) for one in matchers):
+            continue  # nobody asks about it
         pools: dict[str, Iterable[str]] = {"namespace": namespaces, "name": tools}
         holders = PLACEHOLDER.findall(entry.match)
         for holder in holders:
