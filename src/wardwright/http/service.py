@@ -233,6 +233,8 @@ class Service:
             await self.gateway.gates.ask(self.store.plan_epoch)
         except WardwrightError as error:
             return str(error)
+        if self.overlay.plan_error:
+            return f"This process could not follow the plan of epoch {self.overlay.epoch}; the one before rules here."
         return ""
 
     async def reload(self) -> None:
@@ -296,9 +298,14 @@ class Service:
     async def _follow(self, epoch: PlanEpoch) -> None:
         """Another process, or an operator, has put another plan in force."""
         async with self._changing:
-            if epoch.epoch > self._epoch:
+            if epoch.epoch <= self._epoch:
+                return
+            try:
                 config = parse_config(epoch.source.decode("utf-8"), self._config.file)
                 self._put_in_force(await self._prepare(self._compile(config)), epoch.epoch)
+            except WardwrightError as error:
+                log.error("plan not followed", extra={"epoch": epoch.epoch, "reason": str(error)})
+                raise
 
     async def _prepare(self, compiled: Compiled) -> _Ready:
         """Everything that a plan needs, opened; or nothing is. Keys of providers are read anew."""
@@ -327,22 +334,23 @@ class Service:
         for provider in before.providers.values():
             provider.close()
 
-    async def let_go(self) -> None:
-        """Closes the tools of plans that no exchange uses any more."""
+    async def upkeep(self) -> None:
+        """What has expired is erased, what was put off is done, what nobody uses is closed, what could not be followed is tried."""
+        if self.overlay.plan_error:
+            self.overlay.epoch = self._epoch
         unused = [tools for live, tools in self._retired if live() is None]
         self._retired = [one for one in self._retired if one[0]() is not None]
         for tools in unused:
             await _close(tools)
+        self.keyring.reload()
+        await asyncio.to_thread(self.store.sweep, self.now_ms())
+        await asyncio.to_thread(self.store.maintain)
 
     async def _sweep(self) -> None:
-        """What has expired is erased; what was put off is done."""
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                await self.let_go()
-                self.keyring.reload()
-                await asyncio.to_thread(self.store.sweep, self.now_ms())
-                await asyncio.to_thread(self.store.maintain)
+                await self.upkeep()
             except WardwrightError as error:
                 log.warning("upkeep failed", extra={"error": str(error)})
 

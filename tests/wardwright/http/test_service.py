@@ -35,15 +35,17 @@ def opened(
     story: Callable[..., Coroutine[Any, Any, None]],
     *configs: str,
     environ: dict[str, str] | None = None,
+    last: dict[str, str] | None = None,
 ) -> None:
-    """One service per config, on one store."""
+    """One service per config, on one store; the last one in an environment of its own."""
 
     async def main() -> None:
         services: list[Service] = []
         for number, config in enumerate(configs):
             path = tmp_path / f"{number}.yaml"
             path.write_text(config)
-            made = Service(parse_config(config, str(path)), str(tmp_path / "ward.db"), "127.0.0.1", environ=environ)
+            given = last if last is not None and number == len(configs) - 1 else environ
+            made = Service(parse_config(config, str(path)), str(tmp_path / "ward.db"), "127.0.0.1", environ=given)
             await made.open()
             services.append(made)
         try:
@@ -127,11 +129,11 @@ def test_the_tools_of_former_plans_are_closed_once_nobody_uses_them(tmp_path: Pa
         for number in range(3):
             await service.activate(other(TOOLS, number).encode(), "op")
         gc.collect()
-        await service.let_go()
+        await service.upkeep()
         assert Slow.closed == 2 and under_way.server_tools["m"].names
         del under_way
         gc.collect()
-        await service.let_go()
+        await service.upkeep()
         assert Slow.closed == 3
 
     opened(tmp_path, story, TOOLS)
@@ -184,3 +186,20 @@ def test_a_file_that_is_gone_leaves_the_plan_in_force(tmp_path: Path) -> None:
             assert target(service) == "a"
 
     opened(tmp_path, story, PLAN)
+
+
+def test_a_process_that_cannot_follow_a_plan_is_not_ready_and_tries_again(tmp_path: Path) -> None:
+    """G30: it rules by the plan before, says so to whoever sends it requests, and follows as soon as it can."""
+    lacking: dict[str, str] = {}
+
+    async def story(one: Service, two: Service) -> None:
+        await one.activate(other(PLAN, 1).replace('9/v1"', '9/v1", api_key_env: KEY').encode(), "op")
+        await two.overlay.poll()
+        assert target(two) == "a"
+        assert await two.ready() == "This process could not follow the plan of epoch 2; the one before rules here."
+        lacking["KEY"] = "here"
+        await two.upkeep()
+        await two.overlay.poll()
+        assert target(two) == "a1" and await two.ready() == ""
+
+    opened(tmp_path, story, PLAN, PLAN, environ={"KEY": "here"}, last=lacking)
