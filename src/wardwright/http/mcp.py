@@ -387,7 +387,8 @@ class _Visit:
 
     def _digest(self, turn: Turn) -> str:
         call = cast("CallItem", turn.items[0])
-        plain = orjson.dumps([self.server.name, call.name, call.arguments])
+        # Of this principal: what was approved for one is not done for another.
+        plain = orjson.dumps([self.caller.principal, self.server.name, call.name, call.arguments])
         return hmac.digest(self._keyring.stable_key("request"), plain, "sha256").hex()[:32]
 
     def _handle(self, turn: Turn) -> str:
@@ -400,8 +401,8 @@ class _Visit:
         gates, scope = self.service.gateway.gates, scope_key("session_id", self.caller)
         handle, now = self._handle(turn), self.service.now_ms()
         held = await gates.ask(approvals.find, gates.store, self._keyring, scope, handle, now)
-        if held is None:
-            return None, ""
+        if held is None or held.plan_hash != self.deployment.plan.plan_hash:
+            return None, ""  # under another plan it was not approved
         made = await gates.ask(approvals.verdict, gates.store, self._keyring, scope, handle, now, held)
         if made.status == "approved":
             turn.approvals = held.keys

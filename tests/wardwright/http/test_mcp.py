@@ -19,6 +19,7 @@ from wardwright.errors import ProviderFailed
 from wardwright.gates import Gates
 from wardwright.http.auth import Auth, Authenticator
 from wardwright.http.mcp import mcp_app
+from wardwright.http.service import compile_service
 from wardwright.keys import Keyring
 from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay, Stop
@@ -467,6 +468,42 @@ def test_a_held_call_goes_out_once_it_is_approved_and_once_only(running: Running
     assert told(running.tool("send", to="bob")) == (False, "ok")
     assert told(running.tool("send", to="bob"))[0] is True
     assert [one.body["params"]["arguments"] for one in running.server.sent] == [{"to": "bob"}]
+
+
+def approve(running: Running) -> None:
+    (held,) = approvals.pending(running.store, running.keyring, running.now_ms(), 10)
+    approvals.decide(running.store, running.keyring, held.handle, True, "eve", "", running.now_ms(), seen=held.digest)
+
+
+def test_an_approval_counts_under_the_plan_it_was_given_under(running: Running) -> None:
+    """G23: after a change of the plan the call waits anew."""
+    running.tool("send", to="bob")
+    approve(running)
+    running.deployment = compile_deployment(parse_config(PLAN.replace("Files stay.", "Files stay here.")))
+
+    assert told(running.tool("send", to="bob"))[0] is True
+    assert running.server.sent == []
+    approve(running)
+    assert told(running.tool("send", to="bob")) == (False, "ok")
+
+
+def test_an_approval_counts_for_who_asked(running: Running) -> None:
+    """G23: another key in the same session does not use it."""
+    keys = "auth: {keys: [{id: ann, key_env: ANN, tenant: t}, {id: bob, key_env: BOB, tenant: t}]}\n"
+    auth = compile_service(parse_config(PLAN + keys)).auth
+    environ = {"ANN": "a" * 40, "BOB": "b" * 40}
+    running.authenticator = Authenticator(auth, running.keyring, "127.0.0.1", environ=environ)
+
+    def send(name: str) -> bool:
+        asked = asking("tools/call", {"name": "send", "arguments": {"to": "x"}})
+        answer = running.post(asked, authorization=f"Bearer {environ[name]}", x_wardwright_session_id="s1")
+        return told(answer.json)[0]
+
+    assert send("ANN") is True
+    approve(running)
+    assert send("BOB") is True
+    assert running.server.sent == []
+    assert send("ANN") is False
 
 
 def test_a_rejected_call_is_told(running: Running) -> None:
