@@ -61,6 +61,8 @@ class Story:
     number: int = 0
     turn: int = 0
     event: int = 0
+    told: frozenset[str] = frozenset()
+    """Results that a request has carried which passed."""
     began: tuple[int, int, int] | None = None
     length: int = 0
 
@@ -124,13 +126,16 @@ def _request(plan: Plan, asked: Asked, story: Story, new: list[Item], word: bool
     event = story.event
     for fact in ruling.facts:
         event += not fact.repeat
-        if passes(ruling) and fact.source == "tool_result":
+        if passes(ruling) and fact.source == "tool_result" and fact.tool_call_id not in story.told:
             if fact.raw_name == asked.without:
                 began = None
             if fact.raw_name == "tool_a":
                 began = (story.turn, event, story.now)
-    if passes(ruling) and word and asked.without == "user":
-        began = None
+    if passes(ruling):
+        if asked.without == "user" and isinstance(items[-1], TextItem):
+            began = None  # whatever began stands before the user's word
+        told = {item.call_id for item in items if isinstance(item, ResultItem)}
+        story = replace(story, told=frozenset(told))
     mode = "asked" if passes(ruling) else "refused"
     story = replace(story, items=items, due=(), mode=mode, registers=registers, began=began)
     return replace(story, request=ruling.request, event=story.event + fresh), False

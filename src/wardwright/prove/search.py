@@ -230,7 +230,9 @@ class _Place:
     due: tuple[tuple[str, Letter, str], ...] = ()
     """Calls the client has yet to answer: id, letter and raw name."""
     tail: tuple[object, ...] = ()
-    """What was new in the request that was refused, or waits."""
+    """What was new in the request that was refused, or waits …"""
+    told: bool = False
+    """… and whether a request with it has passed: sent again it has not happened again."""
     request: str = ""
     target: str = ""
     count: int = 0
@@ -335,6 +337,7 @@ class _Search:
             place.since,
             place.due,
             place.tail,
+            place.told,
             place.request,
             place.target,
             place.count,
@@ -384,7 +387,8 @@ class _Search:
         since = place.since
         if let:
             since = self.follow(place, ruling, since, None)[0]
-            if word is not None and self.question.without_user and self.question.after is not None:
+            spoken = word is not None or (not place.told and any(isinstance(one, str) for one in tail))
+            if spoken and self.question.without_user and self.question.after is not None:
                 since = None
         if not news:
             news.append("the same request again")
@@ -397,6 +401,7 @@ class _Search:
             since,
             (),
             tail,
+            let or place.told,
             ruling.request,
             self.route(ruling) if let else "",
             count,
@@ -456,6 +461,7 @@ class _Search:
                 place.since,
                 (),
                 place.tail,
+                True,
                 place.request,
                 self.route(ruling) if ruling.reask else place.target,
                 count,
@@ -503,7 +509,7 @@ class _Search:
             if statuses is not None and fact.phase != "result_interpretation" and _fits(question.run, fact):
                 self.ran = True
                 hit = hit or (since is not None and within(question.within, since, at))
-            if question.after is None:
+            if question.after is None or (statuses is None and fact.repeat and place.told):
                 continue
             if question.without is not None and _fits(question.without, fact):
                 since = None
@@ -568,7 +574,7 @@ class _View:
         clocks: list[int] = []
         words: list[int] = []
         due = tuple([letter if letter.raw_name in self.heeded else None for _, letter, _ in place.due])
-        seen: list[object] = [place.mode, place.tail, due, place.target]
+        seen: list[object] = [place.mode, place.tail, place.told, due, place.target]
         for key in sorted(place.registers.scopes):
             self._scope(place, place.registers.scopes[key], key == session, seen, clocks, words)
         head = place.registers.scopes.get(session, EMPTY_SCOPE).head
