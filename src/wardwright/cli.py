@@ -34,6 +34,7 @@ from wardwright.http.start import DATABASE, Start
 from wardwright.http.start import serve as start
 from wardwright.keys import Keyring, hash_key, is_ring, new_secret, ring_path, signing_keys_of
 from wardwright.policy.compile import Plan, compile_plan
+from wardwright.policy.draft import draft
 from wardwright.prove import Proof, Question, load_questions, parse_question, standard_questions
 from wardwright.prove import prove as search_plan
 from wardwright.receipts import FILTERS, Receipt, explain
@@ -343,9 +344,9 @@ def prove(
 def _say_proof(proof: Proof, named: bool) -> None:
     _say(f"{proof.model}: {proof.question.text}" if named else proof.question.text)
     if proof.verdict == "holds":
-        _say(f"  no: in none of the {proof.places} places a session can be in")
+        _say("  no: every way was tried")
     elif proof.verdict == "unknown":
-        _say(f"  unknown: not found in {proof.places} places, but")
+        _say("  unknown: no way was found, but")
         for reason in proof.reasons:
             _say(f"    {reason}")
     else:
@@ -857,11 +858,20 @@ def hash_of_key(json: Json = False) -> None:
 @app.command()
 def init(
     file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("wardwright.yaml"),
+    catalog_from: Annotated[
+        Path | None, typer.Option("--catalog-from", help="Draft a catalog from these tool schemas (JSON).")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     json: Json = False,
 ) -> None:
     """Write a commented plan to start from."""
-    text = importlib.resources.files("wardwright").joinpath("starter.yaml").read_text("utf-8")
+    if catalog_from is None:
+        text = importlib.resources.files("wardwright").joinpath("starter.yaml").read_text("utf-8")
+    else:
+        try:
+            text = draft(_bytes(catalog_from).decode("utf-8"), catalog_from.name)
+        except ValueError as error:
+            raise BadInput(f"{catalog_from}: {error}") from None
     try:
         with file.open("w" if force else "x", encoding="utf-8") as opened:
             opened.write(text)

@@ -17,7 +17,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from wardwright.catalog import Catalog, FieldLabel, Identity, SinkType, compile_value_glob
 from wardwright.facts import ToolFact
@@ -172,6 +172,9 @@ NEEDS: Final[Mapping[str, str]] = {
     "unreadable": "the arguments must be JSON that can be read",
 }
 
+_ROWS: Final[Mapping[str, tuple[RegisterKey, ...]]] = {
+    family: tuple((RULE, f"{family}{level}") for level in range(LEVELS)) for family in WIDTH
+}
 _LETTERS: Final[Mapping[str, str]] = {
     "s": "system",
     "d": "directory",
@@ -284,12 +287,14 @@ class Watch:
 class Shelves:
     """The index of one session during one gate: families of fixed-width entries, each in a few sorted strings."""
 
-    __slots__ = ("_packs", "_places", "key", "scope")
+    __slots__ = ("_found", "_packs", "_places", "key", "scope")
 
     def __init__(self, scope: Scope, key: bytes) -> None:
         self.scope = scope
         self.key = key[:64]
         self._packs: dict[str, list[str]] = {}
+        self._found: dict[tuple[str, str], list[str]] = {}
+        """What was looked up at this gate."""
         self._places: list[str] | None = None
 
     def digest(self, kind: str, normal: str) -> str:
@@ -300,10 +305,8 @@ class Shelves:
     def packs(self, family: str) -> list[str]:
         found = self._packs.get(family)
         if found is None:
-            found = list[str]()
-            for level in range(LEVELS):
-                value = self.scope.get((RULE, f"{family}{level}"))
-                found.append("" if value is None else str(value[0]))
+            get = self.scope.get
+            found = ["" if (value := get(key)) is None else cast("str", value[0]) for key in _ROWS[family]]
             self._packs[family] = found
         return found
 
@@ -312,8 +315,12 @@ class Shelves:
 
     def find(self, family: str, start: str) -> list[str]:
         """What stands behind each entry that begins so."""
+        known = self._found.get((family, start))
+        if known is not None:
+            return known
         width, size = WIDTH[family], len(start)
         found: list[str] = []
+        self._found[family, start] = found
         for packed in self.packs(family):
             if not packed:
                 continue
@@ -336,6 +343,7 @@ class Shelves:
         fresh = sorted(set(entries))
         if not fresh:
             return
+        self._found.clear()
         packs, width = self.packs(family), WIDTH[family]
         room = CAPACITY[family] - sum(len(packed) for packed in packs) // width
         fresh = fresh[: max(0, room)]
@@ -346,11 +354,11 @@ class Shelves:
                 fresh.extend([packed[at : at + width] for at in range(0, len(packed), width)])
             if len(fresh) <= FIRST * 4**level or level == LEVELS - 1:
                 packs[level] = "".join(sorted(set(fresh)))
-                self.scope.put((RULE, f"{family}{level}"), (packs[level],))
+                self.scope.put(_ROWS[family][level], (packs[level],))
                 return
             if packed:
                 packs[level] = ""
-                self.scope.put((RULE, f"{family}{level}"), None)
+                self.scope.put(_ROWS[family][level], None)
 
     # places
 
@@ -405,6 +413,8 @@ class Shelves:
         return False
 
     def roles_fit(self, roles: str) -> bool:
+        if roles[0] == ".":
+            return False
         return any(roles[at] != "." and self.said(roles[at : at + SHORT]) for at in range(0, len(roles), SHORT))
 
 
@@ -653,9 +663,12 @@ class _Result:
         kept: list[str] = []
         for leaf, field_class in self.texts:
             place = shelves.place(labels.tool, leaf.path)
-            for count, (kind, normal) in enumerate(typed_in(plain(leaf.value))):
-                if count >= MAX_TYPED:
+            atoms: dict[Atom, None] = {}
+            for atom in typed_in(plain(leaf.value)):
+                atoms[atom] = None
+                if len(atoms) >= MAX_TYPED:
                     break
+            for kind, normal in atoms:
                 made = shelves.digest(kind, normal)
                 kept.append(f"{made}{place}")
                 if field_class == "member_text" or self.selected or leaf.record in self.known_authors:
@@ -706,8 +719,10 @@ def carry(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
         return
     made: list[str] = []
     for kind, normal in typed_in(plain(fact.arguments), dates=False):
+        if kind == "h":
+            continue
         one = shelves.digest(kind, normal)
-        if kind != "h" and not shelves.find("u", one) and not shelves.find("s", one):
+        if not shelves.find("u", one) and not shelves.find("s", one):
             made.append(one)
     shelves.add("x", made)
 

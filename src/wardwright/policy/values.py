@@ -55,6 +55,9 @@ _ENDING: Final[re.Pattern[str]] = re.compile(
 )
 """Where a bare host ends; only endings that are no usual words or file names."""
 _PATH_AFTER: Final[re.Pattern[str]] = re.compile(r"/[^\s<>\"'`{}|\\^\[\]]{0,2000}")
+_LOCAL: Final[re.Pattern[str]] = re.compile(r"[\w.+'%-]+")
+_HOST: Final[re.Pattern[str]] = re.compile(r"[\w.-]+")
+_HOST_END: Final[re.Pattern[str]] = re.compile(r"[/?\\]")
 _HOST_AFTER: Final[re.Pattern[str]] = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _NUMBER: Final[re.Pattern[str]] = re.compile(r"[0-9](?:[0-9 ./-]*[0-9])?")
 """Digits and what stands between digits: everything that has a number in it is looked for around these."""
@@ -91,6 +94,7 @@ _DAY_BEFORE: Final[re.Pattern[str]] = re.compile(
 """Behind a number: it is the day of this month …"""
 _MONTH_BEFORE: Final[re.Pattern[str]] = re.compile(rf"(?<!\w)({_MONTH})\.?\s+\Z")
 """… or before it."""
+_AFTER_DAY: Final = frozenset(" \t\n\u00a0snrt")
 _YEAR_AFTER: Final[re.Pattern[str]] = re.compile(r"(?:st|nd|rd|th)?,?\s+([0-9]{4})(?!\d)")
 _MONTH_START: Final[re.Pattern[str]] = re.compile(rf"(?:{_MONTH})\b")
 _DAY_START: Final[re.Pattern[str]] = re.compile(rf"[0-9]{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:{_MONTH})\b")
@@ -123,7 +127,8 @@ def url_of(found: str) -> tuple[str, str]:
     """(host, host and path) of a URL that is `plain`; credentials, port, fragment and `www.` left out."""
     rest = found.partition("://")[2] or found
     rest = rest.rstrip(".,;:!?)('\"*").partition("#")[0]
-    at = next((place for place, one in enumerate(rest) if one in "/?\\"), len(rest))
+    end = _HOST_END.search(rest)
+    at = len(rest) if end is None else end.start()
     host, path = rest[:at], rest[at:]
     # What stands before an @ is no host, however much it looks like one.
     host = host.rpartition("@")[2].partition(":")[0].removeprefix("www.").strip(".")
@@ -170,9 +175,12 @@ def _spelt(text: str, start: int, end: int) -> Iterator[Atom]:
     day = number[: 2 if number[1:2].isdecimal() else 1]
     if len(number) > 2 and number[len(day) : len(day) + 1].isdecimal():
         return
-    after = _DAY_BEFORE.match(text, start + len(day))
+    place = start + len(day)
+    after = _DAY_BEFORE.match(text, place) if text[place : place + 1] in _AFTER_DAY else None
     if after is not None:
         yield "d", f"{after[2] or ''}-{_MONTHS[after[1]]:02}-{int(day):02}"
+        return
+    if start < 4 or not text[start - 1].isspace() or not (text[start - 2].isalpha() or text[start - 2] == "."):
         return
     before = _MONTH_BEFORE.search(text, max(0, start - 12), start)
     if before is not None:
@@ -180,12 +188,11 @@ def _spelt(text: str, start: int, end: int) -> Iterator[Atom]:
         yield "d", f"{'' if year is None else year[1]}-{_MONTHS[before[1]]:02}-{int(day):02}"
 
 
-def _before(text: str, end: int, most: int, further: str) -> str:
-    """The letters, digits and further characters that stand right before a place."""
-    start = end
-    while start and end - start < most and (text[start - 1].isalnum() or text[start - 1] in further):
-        start -= 1
-    return text[start:end]
+def _before(text: str, end: int, most: int, runs: re.Pattern[str]) -> str:
+    """The characters of a kind that stand right before a place."""
+    start = max(0, end - most)
+    found = runs.findall(text, max(start, text.rfind(" ", start, end) + 1), end)
+    return found[-1] if found and text.endswith(found[-1], 0, end) else ""
 
 
 def typed_in(text: str, *, dates: bool = True) -> Iterator[Atom]:
@@ -194,7 +201,7 @@ def typed_in(text: str, *, dates: bool = True) -> Iterator[Atom]:
     while at >= 0:
         # From the sign outwards: looking for an address at every letter would take as long as the letters before it.
         host = _HOST_AFTER.match(text, at + 1)
-        if host is not None and (local := _before(text, at, 64, "._+'%-")):
+        if host is not None and (local := _before(text, at, 64, _LOCAL)):
             yield "a", address_of(f"{local}@{host[0]}")
         at = text.find("@", at + 1)
     for mark in ("://", "www."):
@@ -208,7 +215,7 @@ def typed_in(text: str, *, dates: bool = True) -> Iterator[Atom]:
                     yield "u", whole
             at = text.find(mark, at + 3)
     for end in _ENDING.finditer(text):
-        before = _before(text, end.start(), 100, "._-")
+        before = _before(text, end.start(), 100, _HOST)
         place = end.start() - len(before)
         if before and (place == 0 or text[place - 1] not in "@/:"):
             after = _PATH_AFTER.match(text, end.end())
