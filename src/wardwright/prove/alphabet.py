@@ -261,20 +261,50 @@ def _instances(glob: str) -> Iterator[str]:
         yield glob.replace("*", "").replace("?", NEUTRAL)
 
 
+def _words(globs: Iterable[str], doubts: list[str]) -> Iterator[str]:
+    """Words that each of the globs fits, and each two of them that can fit one."""
+    wild: list[str] = []
+    for glob in globs:
+        yield from _instances(glob)
+        if glob.strip("*") and ("*" in glob or "?" in glob):
+            wild.append(fold(glob))
+    for left, right in itertools.combinations(wild, 2):
+        tried = [
+            *_instances(left),
+            *_instances(right),
+            left.replace("*", right.strip("*")).replace("*", "").replace("?", NEUTRAL),
+            right.replace("*", left.strip("*")).replace("*", "").replace("?", NEUTRAL),
+            (left.rstrip("*") + right.lstrip("*")).replace("*", "").replace("?", NEUTRAL),
+            (right.rstrip("*") + left.lstrip("*")).replace("*", "").replace("?", NEUTRAL),
+        ]
+        both = [one for one in tried if compile_glob(left)(one) and compile_glob(right)(one)]
+        if both:
+            yield both[0]
+        elif not _apart(left, right):
+            doubts.append(f"no name was found that fits both '{left}' and '{right}'")
+
+
+def _apart(left: str, right: str) -> bool:
+    """Whether two globs begin or end in ways that no word can share."""
+    heads = [re.split(r"[*?]", one)[0] for one in (left, right)]
+    tails = [re.split(r"[*?]", one)[-1] for one in (left, right)]
+    return not (heads[0].startswith(heads[1]) or heads[1].startswith(heads[0])) or not (
+        tails[0].endswith(tails[1]) or tails[1].endswith(tails[0])
+    )
+
+
 def _names(part: ModelPlan, matchers: Sequence[Matcher], doubts: list[str]) -> list[tuple[str, str]]:
     """A raw name (and the hosted kind) of every tool that some matcher tells from the others, the shortest there is."""
     entries = part.catalog.entries
-    namespaces = dict.fromkeys([NEUTRAL])
-    tools = dict.fromkeys([NEUTRAL])
-    for glob in (one for matcher in matchers for one in matcher.namespace):
-        namespaces.update(dict.fromkeys(_instances(glob)))
-    for glob in (one for matcher in matchers for one in matcher.name):
-        tools.update(dict.fromkeys(_instances(glob)))
+    spaces = dict.fromkeys(one for matcher in matchers for one in matcher.namespace)
+    named = dict.fromkeys(one for matcher in matchers for one in matcher.name)
     attributes = any(one.risk_class or one.trust or one.execution_location or one.result_status for one in matchers)
     for entry in entries:
         if entry.pattern is None and attributes:
-            namespaces.update(dict.fromkeys(_instances(entry.namespace or NEUTRAL)))
-            tools.update(dict.fromkeys(_instances(entry.name or NEUTRAL)))
+            spaces.setdefault(entry.namespace or "*")
+            named.setdefault(entry.name or "*")
+    namespaces = dict.fromkeys([NEUTRAL, *_words(spaces, doubts)])
+    tools = dict.fromkeys([NEUTRAL, *_words(named, doubts)])
     candidates: dict[tuple[str, str], int] = {}
     """With the number of the entry that gave it: the operator's own come first."""
     tried: set[str] = set()

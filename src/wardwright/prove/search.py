@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import orjson
 
 from wardwright.catalog import fold
+from wardwright.facts import ToolFact
 from wardwright.gateway import govern, passes
 from wardwright.history import EMPTY_SCOPE, Registers, RegisterValue, ScopeState, apply, scope_key
 from wardwright.history.requests import REQUESTS, find
@@ -374,6 +375,8 @@ class _Search:
             news.append(f"{name}{status or ' answers'}")
             if (letter.raw_name, flag, content) in self.alphabet.heeded:
                 tail = (*tail, (letter, flag, content))
+            elif self.alphabet.phases:
+                tail = (*tail, None)  # a list of allowed tools is about those that nothing names, too
         if word is not None:
             count += 1
             new.append(TextItem("user", word or f"Word {count}."))
@@ -506,14 +509,14 @@ class _Search:
                 continue
             event = fact.ordinal or event
             at = Position(head.turn, event, place.now)
-            if statuses is not None and fact.phase != "result_interpretation" and _fits(question.run, fact):
+            if statuses is not None and fact.phase != "result_interpretation" and _fits(question.run, fact, False):
                 self.ran = True
                 hit = hit or (since is not None and within(question.within, since, at))
             if question.after is None or (statuses is None and fact.repeat and place.told):
                 continue
-            if question.without is not None and _fits(question.without, fact):
+            if question.without is not None and _fits(question.without, fact, True):
                 since = None
-            if _fits(question.after, fact):
+            if _fits(question.after, fact, False):
                 self.began = True
                 since = at
         return since, hit
@@ -530,8 +533,9 @@ class _Search:
         return options[0] if options else ""
 
 
-def _fits(matcher: Matcher, fact: Any) -> bool:
-    return fits(matcher, fact, True, inner=True)
+def _fits(matcher: Matcher, fact: ToolFact, doubt: bool) -> bool:
+    """Doubt about what a fact is answers no question, and clears what was begun."""
+    return fits(matcher, fact, doubt, inner=True)
 
 
 # what is remembered of a session
