@@ -54,7 +54,7 @@ OWNED = {
     "G43": "Tool mediation, on the request and on what comes back",
     "G44": "What a model may reach, and switches that are on record",
     "G50": "The same plan in process",
-    "G51": "check, simulate, replay, diff, report",
+    "G51": "check, simulate, replay, diff, prove, report",
     "G60": "One file: an artifact or a deployment",
     "G61": "The command and its exit codes",
     "G62": "Case files",

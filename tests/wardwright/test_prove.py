@@ -72,14 +72,14 @@ def told(proof: Proof) -> list[tuple[int, str, str]]:
 
 
 def test_within_the_window_nothing_irreversible_follows_an_unreviewed_page() -> None:
-    """The window of thirty seconds keeps what it promises, to its last millisecond."""
+    """G51: the window of thirty seconds keeps what it promises, to its last millisecond."""
     proof = ask(SEQUENCE, f"{SHELL_AFTER_PAGE} within 30 s?")
 
     assert (proof.verdict, proof.steps, proof.reasons, proof.notes) == ("holds", (), (), ())
 
 
 def test_after_the_window_the_hole_is_found() -> None:
-    """Waiting one millisecond longer is all it takes, and the way there is the shortest."""
+    """G51, G16: waiting one millisecond longer is all it takes, and the way there is the shortest."""
     proof = ask(SEQUENCE, f"{SHELL_AFTER_PAGE}?")
 
     assert proof.verdict == "counter_example"
@@ -96,7 +96,7 @@ def test_after_the_window_the_hole_is_found() -> None:
     ("until", "without"), [("user_turn: true", "user"), ("tool: {namespace: review}", "review")], ids=["user", "tool"]
 )
 def test_a_state_that_only_until_ends_has_no_hole(until: str, without: str) -> None:
-    """Neither time nor harmless calls end it."""
+    """G51, G16: neither time nor harmless calls end it."""
     proof = ask(f"{HEAD}{ENTER}    until: {{{until}}}\n{BLOCK}", f"{SHELL_AFTER_PAGE} without {without}?")
 
     assert (proof.verdict, proof.notes) == ("holds", ())
@@ -130,7 +130,7 @@ def test_without_the_review_rule_the_short_way_is_found() -> None:
     "block", [pytest.param(block, marks=[pytest.mark.heavy] if block >= 4 else []) for block in range(20)]
 )
 def test_it_agrees_with_trying_everything(block: int) -> None:
-    """On 500 random plans (100 of them in every run): what brute force finds it finds, as short; what brute force does not find is longer, or not there;
+    """G51: on 500 random plans (100 of them in every run): what brute force finds it finds, as short; what brute force does not find is longer, or not there;
     and each way replays."""
     for number in range(25 * block, 25 * block + 25):
         text, asked, world = random_plan(Random(number))
@@ -259,7 +259,7 @@ def test_more_calls_in_one_reply_are_tried_when_asked_for() -> None:
     ],
 )
 def test_what_is_not_searched_makes_the_answer_unknown(rule: str, reason: str) -> None:
-    """A plan with something that the search leaves out is never said to hold."""
+    """G51: a plan with something that the search leaves out is never said to hold."""
     plan = f"{HEAD}{ENTER}    until: {{user_turn: true}}\n{BLOCK}  - {rule}\n"
     proof = ask(plan, f"{SHELL_AFTER_PAGE} without user", limit=300)
 
@@ -403,7 +403,7 @@ def test_the_command_shows_the_way_and_ends_with_1(
 
 
 def test_the_command_ends_with_2_when_it_cannot_say(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Unknown is neither yes nor no."""
+    """G61: unknown is neither yes nor no."""
     assert run("--config", plan, "--question", "shell/exec after browser within 30 s", "--limit", "20") == 2
     assert re.fullmatch(
         "shell/exec after browser within 30 s\n  unknown: no way was found, but\n    stopped after [0-9]+ gates\n"
