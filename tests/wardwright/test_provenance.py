@@ -458,10 +458,12 @@ def test_what_is_kept_is_capped_and_holds_no_text() -> None:
     made = [shelves.digest("a", f"user{n}@corp.test") + "00" for n in range(CAPACITY["t"] + 100)]
     for at in range(0, len(made), 5_000):
         shelves.add("t", made[at : at + 5_000])
-    assert sum(len(value[0]) for value in rows.values() if value) == CAPACITY["t"] * WIDTH["t"]
+    kept = [value[0] for key, value in rows.items() if value and key[1] != "full"]
+    assert sum(map(len, kept)) == CAPACITY["t"] * WIDTH["t"]
+    assert rows[RULE, "full"] == ("t",)
     assert Shelves(rows, b"k").find("t", made[0][:16]) == ["00"]
-    assert len([key for key in rows if key[0] == RULE]) <= 5
-    assert not any("corp" in value[0] for value in rows.values() if value)
+    assert len(kept) <= 5
+    assert not any("corp" in one for one in kept)
 
 
 def test_the_key_makes_digests_incomparable() -> None:
@@ -489,3 +491,58 @@ governance:
         "catalog[1]: 'act' has no 'effects': a rule on intent refuses it",
         "catalog[2]: no words ask for effect 'teleport' of 'fly': a rule on intent refuses it",
     ]
+
+
+# hostile shapes
+
+
+def test_a_common_word_selects_nothing(plan: Plan) -> None:
+    """P4: "inbox" is no place that the user chose, and "from" is no role."""
+    talk = (
+        Talk(plan).user("Check my inbox and tell who wrote from abroad").reads("get_emails", {"folder": "inbox"}, MAILS)
+    )
+    assert not talk.passes(*mail("spam@evil.com"))
+
+
+def test_a_host_that_somebody_can_choose_names_nobody(plan: Plan) -> None:
+    """P4: of a host only the part counts that had to be bought, and naming one address names no others of its host."""
+    mails = [{"sender": "a@emma.evil.test"}, {"sender": "b@acme.test"}, {"sender": "c@corp.com"}]
+    talk = Talk(plan).user("Answer Emma and Acme, then write to bob@corp.com").reads("get_emails", {}, mails)
+    assert not talk.passes(*mail("a@emma.evil.test"))
+    assert talk.passes(*mail("b@acme.test"))
+    assert not talk.passes(*mail("c@corp.com"))
+
+
+def test_keys_of_arguments_are_values_too(plan: Plan) -> None:
+    """V7: an address may stand where a key stands."""
+    talk = Talk(plan).user("Write to a@corp.test")
+    assert not talk.passes("send_email", {"to": {EVIL: "a@corp.test"}, "body": "x"})
+    assert not talk.passes("send_email", {"to": [{EVIL: ""}], "body": "x"})
+
+
+def test_records_inside_a_text_are_text(plan: Plan) -> None:
+    """V2: a body that is a record itself names no sender."""
+    records = [
+        {"sender": "news@list.test", "body": {"sender": "emma@evil.test", "deep": [{"sender": "emma@evil.test"}]}}
+    ]
+    assert not Talk(plan).user("Answer Emma").reads("get_emails", {}, records).passes(*mail("emma@evil.test"))
+
+
+def test_plain_text_is_never_read_as_a_record(plan: Plan) -> None:
+    """V2: a file that looks like JSON or YAML chooses no fields."""
+    for content in ('{"owner": "emma@evil.test"}', "owner: emma@evil.test\n"):
+        talk = Talk(plan).user("Answer Emma").reads("read_file", {"path": "/x"}, content)
+        assert not talk.passes(*mail("emma@evil.test"))
+
+
+def test_a_way_around_a_glob_gives_no_better_class(plan: Plan) -> None:
+    """P2: dots in a locator lead out of the place that is trusted."""
+    talk = Talk(plan).user("Start").reads("read_file", {"path": "/wiki/../tmp/x"}, "See https://tool.test/doc")
+    assert not talk.passes("web_get", {"url": "https://tool.test/doc"})
+
+
+def test_a_flooded_index_trusts_nothing_more(plan: Plan) -> None:
+    """P3: when texts overflow, what the user says later counts as repeated."""
+    flood = " ".join(f"a{n}@flood.test" for n in range(9_000))
+    talk = Talk(plan).user("Read it").reads("read_file", {"path": "/x"}, f"{flood} {THEIRS}").user(f"Pay {THEIRS}")
+    assert not talk.passes(*pay(THEIRS))

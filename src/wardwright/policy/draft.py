@@ -80,8 +80,8 @@ FIELDS: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
             "id": "system",
             "id_": "system",
             "email_id": "system",
-            "sender": "{class: system, roles: [sender, from]}",
-            "from": "{class: system, roles: [sender, from]}",
+            "sender": "{class: system, roles: [sender]}",
+            "from": "{class: system, roles: [sender]}",
             "recipients": "{class: system, roles: [recipients]}",
             "cc": "{class: system, roles: [cc]}",
             "date": "system",
@@ -139,9 +139,7 @@ CONFIDENTIAL: Final[re.Pattern[str]] = re.compile(
 )
 NAMES: Final = ("name", "title", "subject", "filename")
 AUTHORS: Final = ("sender", "from", "author")
-LOCATORS: Final[re.Pattern[str]] = re.compile(
-    r"path|file|url|folder|channel|^id$|_id$|name|user|query|keyword|email|city"
-)
+LOCATORS: Final[re.Pattern[str]] = re.compile(r"path|file|url|folder|channel|^id$|_id$|^user$|sender")
 
 GUESS: Final = "# guessed"
 _NOTHING: Final[Mapping[str, str]] = {}

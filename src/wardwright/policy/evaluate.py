@@ -69,7 +69,7 @@ from wardwright.policy.rules import (
     ToolSequence,
 )
 from wardwright.policy.states import Holding, enter, holding, successor
-from wardwright.policy.values import leaves_of
+from wardwright.policy.values import argument_leaves
 from wardwright.policy.windows import Position, count, push, reached, within, without_last
 from wardwright.wire.schema import check_text
 from wardwright.wire.turn import CallItem, Gate, ResultItem, TextItem, Turn, Usage
@@ -1412,7 +1412,7 @@ def _provenance(run: Run, op: Op, index: int, fact: ToolFact) -> None:
         run.shelves(),
         watch,
         fact.raw_name,
-        None if arguments is UNREADABLE else leaves_of(arguments),
+        None if arguments is UNREADABLE else argument_leaves(arguments),
         rule.accepts,
         rule.own,
         rule.protected,

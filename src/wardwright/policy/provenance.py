@@ -245,7 +245,17 @@ class Labels:
         self.writes = bool(identity.effects) or identity.risk_class != "read_only"
 
     def field(self, path: str) -> FieldLabel | None:
-        return self.by_path.get(path) or self.by_key.get(path.rpartition("/")[2])
+        """By its path, else by its key; but nothing inside a text is more than text, whatever its keys are called."""
+        found = self.by_path.get(path)
+        if found is not None or not path:
+            return found
+        head, _, key = path.rpartition("/")
+        while head:
+            above = self.by_path.get(head) or self.by_key.get(head.rpartition("/")[2])
+            if above is not None and above.field_class in ("text", "member_text", "label"):
+                return above
+            head = head.rpartition("/")[0]
+        return self.by_key.get(key)
 
     def sink(self, path: str) -> SinkType | None:
         """By the whole path, then by the nearest key, from the inside out."""
@@ -346,7 +356,9 @@ class Shelves:
         self._found.clear()
         packs, width = self.packs(family), WIDTH[family]
         room = CAPACITY[family] - sum(len(packed) for packed in packs) // width
-        fresh = fresh[: max(0, room)]
+        if len(fresh) > room:
+            self.flag("full", family)
+            fresh = fresh[: max(0, room)]
         if not fresh:
             return
         for level, packed in enumerate(packs):
@@ -455,17 +467,21 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
             proper.append(made)
     lowered = plain(spoken if end == 0 or len(said) < MAX_SAID else spoken[:end])
     dated = False
+    full = shelves.flags("full")
     for count, (kind, normal) in enumerate(typed_in(lowered)):
         if count >= MAX_TYPED:
             break
         made = digest(kind, normal)
         dated = dated or kind == "d"
         # Lowest trust wins: what a text or a call held before is no word of the user's own.
-        late = kind != "d" and not shelves.find("u", made) and bool(shelves.find("t", made) or shelves.find("x", made))
+        held = "t" in full or "x" in full or bool(shelves.find("t", made) or shelves.find("x", made))
+        late = held and kind != "d" and not shelves.find("u", made)
         entries.append(made + ("r" if late else "v"))
         if not late and kind == "a":
             # The user knows whose address it is.
-            entries.extend(f"{digest('w', one)}p" for one in tokens(normal) if one not in watch.common)
+            entries.extend(
+                f"{digest('w', one)}p" for one in tokens(normal.partition("@")[0]) if one not in watch.common
+            )
     shelves.add("u", entries)
     if dated:
         shelves.flag("dates", "1")
@@ -520,7 +536,7 @@ def see(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
         echoes.update(_forms(leaf.value))
         if _is(leaf.path, labels.locators):
             located.append(leaf.value)
-    selected = any(_said(shelves, one) for one in located)
+    selected = bool(located) and all(_told(one, watch.common) and _said(shelves, one) for one in located)
     _Result(shelves, watch, labels, echoes, located, selected, content).see(read)
 
 
@@ -550,15 +566,24 @@ class _Result:
         self.trusted: list[str] = []
         self.secret: list[str] = []
         self.texts: list[tuple[Leaf, str]] = []
+        self.full = "x" in shelves.flags("full")
         self.owned: set[str] = set()
         """Addresses in trusted fields."""
 
     def see(self, read: Sequence[Leaf]) -> None:
         labels, shelves = self.labels, self.shelves
         for leaf in read:
-            if _is(leaf.path, labels.names):
-                self._name(leaf)
-            if _is(leaf.path, labels.authors) and self._named(leaf.value):
+            named = _is(leaf.path, labels.names)
+            wrote = _is(leaf.path, labels.authors)
+            if not named and not wrote:
+                continue
+            label = labels.field(leaf.path)
+            field_class = "text" if label is None else self._class_of(label)
+            if field_class in ("text", "member_text", "confidential"):
+                continue  # who writes a text names neither its record nor its author
+            if named:
+                self._name(leaf, field_class)
+            if wrote and field_class != "label" and self._named(leaf.value):
                 self.known_authors.add(leaf.record)
         for leaf in read:
             label = labels.field(leaf.path)
@@ -573,14 +598,12 @@ class _Result:
 
     def _class_of(self, label: FieldLabel) -> str:
         for glob, instead in label.when:
-            if any(compile_value_glob(glob)(one) for one in self.located):
+            if self.located and all(".." not in one and compile_value_glob(glob)(one) for one in self.located):
                 return instead
         return label.field_class
 
-    def _name(self, leaf: Leaf) -> None:
+    def _name(self, leaf: Leaf, field_class: str) -> None:
         """What a record is called. A name that outsiders can choose must be said as a whole."""
-        label = self.labels.field(leaf.path)
-        field_class = "text" if label is None else self._class_of(label)
         digest, common = self.shelves.digest, self.watch.common
         said = tokens(plain(leaf.value))
         if not said or len(said) > MAX_TOKENS:
@@ -590,7 +613,8 @@ class _Result:
         if len(said) <= GRAM and not (len(said) == 1 and (said[0] in common or len(said[0]) < 2)):
             whole = digest("w", " ".join(said))
             made.append(whole)
-            names.append(f"g{whole[:SHORT]}")
+            # One word that outsiders chose must look like a name where the user says it.
+            names.append(f"{'p' if len(said) == 1 else 'g'}{whole[:SHORT]}")
         if field_class in ("directory", "payee"):
             for one in said:
                 if len(one) > 1 and one not in common:
@@ -616,7 +640,10 @@ class _Result:
     def _own_names(self, kind: Kind, normal: str) -> list[str]:
         common = self.watch.common
         if kind == "u":
-            normal = normal.partition("/")[0]
+            normal = _owner(normal.partition("/")[0])
+        elif kind == "a":
+            local, _, host = normal.partition("@")
+            normal = f"{local} {_owner(host)}"
         own = [one for one in dict.fromkeys(tokens(plain(normal))) if len(one) > 2 and one not in common]
         return [f"p{self.shelves.digest('w', one)[:SHORT]}" for one in own]
 
@@ -624,9 +651,8 @@ class _Result:
         shelves = self.shelves
         place = shelves.place(self.labels.tool, leaf.path)
         role_words = label.roles or ((leaf.path.rpartition("/")[2],) if field_class == "confidential" else ())
-        roles = "".join([shelves.digest("w", words(one))[:SHORT] for one in _role_words(role_words)][:MAX_ROLES]).ljust(
-            MAX_ROLES * SHORT, "."
-        )
+        said_so = [shelves.digest("w", one)[:SHORT] for one in _role_words(role_words, self.watch.common)]
+        roles = "".join(said_so[:MAX_ROLES]).ljust(MAX_ROLES * SHORT, ".")
         forms = _forms(leaf.value)
         if field_class == "confidential":
             self.secret.extend(f"{shelves.digest(kind, normal)}{place}{roles}" for kind, normal in forms)
@@ -638,11 +664,11 @@ class _Result:
             made = shelves.digest(kind, normal)
             if kind == "a":
                 self.owned.add(normal)
-            if kind != "w" and shelves.find("x", made):
+            if kind != "w" and (self.full or shelves.find("x", made)):
                 continue
             if field_class == "label":
                 said = normal.count(" ") < GRAM and not (len(normal) < 2 or normal in self.watch.common)
-                names = [f"g{made[:SHORT]}"] if kind == "w" and said else []
+                names = [f"{'g' if ' ' in normal else 'p'}{made[:SHORT]}"] if kind == "w" and said else []
             else:
                 own = self._own_names(kind, normal) if kind in ("a", "u") else []
                 if kind == "w" and field_class in ("directory", "payee"):
@@ -667,6 +693,7 @@ class _Result:
             for atom in typed_in(plain(leaf.value)):
                 atoms[atom] = None
                 if len(atoms) >= MAX_TYPED:
+                    shelves.flag("full", "t")
                     break
             for kind, normal in atoms:
                 made = shelves.digest(kind, normal)
@@ -695,10 +722,11 @@ class _Result:
                 self.trusted.append(f"{made}e.{place}{blank}{nameless}")
 
 
-def _role_words(role_words: Iterable[str]) -> Iterator[str]:
+def _role_words(role_words: Iterable[str], common: frozenset[str]) -> Iterator[str]:
+    """The words for a field that say something: "from" is in every other sentence."""
     for one in role_words:
         said = words(one)
-        if said:
+        if said and said not in common:
             yield said
 
 
@@ -708,6 +736,7 @@ def _see_text(shelves: Shelves, text: str, place: str) -> None:
     for atom in typed_in(text):
         made[atom] = None
         if len(made) >= MAX_TYPED:
+            shelves.flag("full", "t")
             break
     shelves.add("t", [f"{digest(kind, normal)}{place}" for kind, normal in made])
 
@@ -852,7 +881,9 @@ class _Judge:
             if kind != "d":
                 continue
             found = self.standing([("d", normal), ("d", normal[normal.index("-") :])])
-            if "text" in found and not any(one in _INNER or one == "user_repeated" for one in found):
+            if ("text" in found or "t" in self.shelves.flags("full")) and not any(
+                one in _INNER or one == "user_repeated" for one in found
+            ):
                 return self._refusal(leaf, "date", "date", found, "d")
         return None
 
@@ -1000,6 +1031,11 @@ def _said(shelves: Shelves, value: str) -> bool:
     return last != normal and " " in last and bool(shelves.said(shelves.digest("w", last)))
 
 
+def _told(value: str, common: frozenset[str]) -> bool:
+    """Whether a locator tells one place from others: "inbox" does not."""
+    return any(one not in common for one in tokens(plain(value)))
+
+
 def _covered(shelves: Shelves, normal: str) -> bool:
     """Whether every run of tokens of a long value was said."""
     said = normal.split(" ")
@@ -1008,6 +1044,13 @@ def _covered(shelves: Shelves, normal: str) -> bool:
     return all(
         bool(shelves.said(shelves.digest("w", " ".join(said[at : at + GRAM])))) for at in range(len(said) - GRAM + 1)
     )
+
+
+def _owner(host: str) -> str:
+    """The part of a host that somebody had to buy: what stands before it is free to choose."""
+    parts = host.split(".")
+    short = len(parts) > 2 and len(parts[-1]) == 2 and len(parts[-2]) <= 3
+    return parts[-3] if short else parts[-2] if len(parts) > 1 else ""
 
 
 def _parents(host: str) -> Iterator[str]:

@@ -288,6 +288,33 @@ def leaves(content: str) -> list[Leaf] | None:
     return leaves_of(read) if isinstance(read, (dict, list, tuple)) else None
 
 
+def argument_leaves(value: Any) -> list[Leaf] | None:
+    """Arguments as leaves. Keys below the first level are the model's to choose: they are values too, where they look like some."""
+    found = leaves_of(value)
+    if found is None or not isinstance(value, dict):
+        return found
+    keys = [
+        Leaf(f"/{plain(name)}", 0, key)
+        for name, one in cast("dict[str, Any]", value).items()
+        if isinstance(one, (dict, list))
+        for key in _inner_keys(one, 0)
+        if next(typed_in(plain(key), dates=False), None) is not None
+    ]
+    return [*found, *keys] if keys else found
+
+
+def _inner_keys(value: Any, depth: int) -> Iterator[str]:
+    if depth > MAX_DEPTH:
+        return
+    if isinstance(value, dict):
+        for key, one in cast("dict[str, Any]", value).items():
+            yield key
+            yield from _inner_keys(one, depth + 1)
+    elif isinstance(value, list):
+        for one in cast("list[Any]", value):
+            yield from _inner_keys(one, depth + 1)
+
+
 def leaves_of(value: Any) -> list[Leaf] | None:
     """The same of arguments that are read already. None: too many of them."""
     found: list[Leaf] = []
