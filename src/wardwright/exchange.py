@@ -852,6 +852,7 @@ class Exchange:
         began = gateway.monotonic()
         run = await self._server_tools().run(call.call_id, call.name, item.arguments, context)
         self.runs.append(run.record)
+        gateway.metrics.server_tool(call.name, "error" if run.is_error else "ok")
         result = Turn(
             "result",
             self.inbound.wire,

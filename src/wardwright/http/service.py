@@ -19,12 +19,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from wardwright import receipts
 from wardwright.alerts import Alerts
 from wardwright.config import Config, Problems, load_config, parse_config
 from wardwright.deployment import Deployment, ModelSettings, compile_deployment
 from wardwright.errors import ConfigError, SealedMissing, VersionConflict, WardwrightError
 from wardwright.exchange import Gateway, Live
-from wardwright.gates import Gates
+from wardwright.gates import Gates, Kept
 from wardwright.history import Delta
 from wardwright.http.auth import Auth, Authenticator, compile_auth, is_local
 from wardwright.http.guard import Hosts
@@ -36,6 +37,7 @@ from wardwright.providers import Client, open_providers
 from wardwright.server_tools import ServerTools
 from wardwright.sessions import Sessions
 from wardwright.store import PlanEpoch, SealedRow, Store, open_store
+from wardwright.wire.turn import Caller
 
 SWEEP_S: Final = 60.0
 EMBEDDED: Final = "starter.yaml"
@@ -242,11 +244,21 @@ class Service:
         self.keyring.reload()
         before, self._config = self._config, load_config(self._config.file)  # code beside the file comes with it
         try:
-            await self._activate(self._config, "reload")
+            epoch = await self._activate(self._config, "reload")
         except BaseException:
             self._config = before
             raise
         self._mark()
+        now = self.now_ms()
+        told = receipts.build_admin(
+            receipts.receipt_id(now, os.urandom(10)),
+            now,
+            Caller(principal="reload"),
+            "plan_activated",
+            str(epoch.epoch),
+            {"plan_hash": epoch.plan_hash},
+        )
+        await self.gateway.gates.record(Kept(receipts.record(told)))
 
     async def reload_safely(self) -> None:
         """As `reload`, for a signal: what is wrong is logged, and the plan in force stays."""

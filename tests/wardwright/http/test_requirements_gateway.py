@@ -327,6 +327,8 @@ def test_a_file_that_is_read_again_rules_from_the_next_request(tmp_path: Path) -
             "def run(arguments, context):\n    return 1\n"
         )
         await gateway.service.reload()
+        admin = [receipt["admin"]["action"] for receipt in gateway.receipts() if receipt["kind"] == "admin"]
+        assert "plan_activated" in admin
         strict = await gateway.post(PATH["responses"], asked("responses", "hello"))
         assert strict.status == 403 and [one.engine for one in gateway.service.models["m"].server_tools] == ["module"]
         file.write_text("model_id: m\ngovernance: [{id: x, kind: nonsense}]\n")
