@@ -115,6 +115,8 @@ def test_contacts_are_found_by_name(plan: Plan) -> None:
     talk = Talk(plan).user("Invite Bob to the chat").reads("get_contacts", {}, contacts)
     assert talk.passes("invite_user", {"email": "x17@mail.test"})
     assert not talk.passes("invite_user", {"email": "y@mail.test"})
+    small = Talk(plan).user("invite bob to the chat").reads("get_contacts", {}, contacts)
+    assert small.passes("invite_user", {"email": "x17@mail.test"})
 
 
 def test_payees_are_the_owners_choice(plan: Plan) -> None:

@@ -620,7 +620,7 @@ class _Result:
                 if len(one) > 1 and one not in common:
                     token = digest("w", one)
                     made.append(token)
-                    names.append(f"p{token[:SHORT]}")
+                    names.append(f"g{token[:SHORT]}")  # the owner chose it: "bob" will do
         place = self.shelves.place(self.labels.tool, leaf.path)
         self.shelves.add("n", [f"{one}{place}" for one in made])
         if self.shelves.names_fit("".join(names)):
@@ -637,7 +637,7 @@ class _Result:
             if len(one) > 1 and one not in common
         )
 
-    def _own_names(self, kind: Kind, normal: str) -> list[str]:
+    def _own_names(self, kind: Kind, normal: str, how: str = "p") -> list[str]:
         common = self.watch.common
         if kind == "u":
             normal = _owner(normal.partition("/")[0])
@@ -645,7 +645,7 @@ class _Result:
             local, _, host = normal.partition("@")
             normal = f"{local} {_owner(host)}"
         own = [one for one in dict.fromkeys(tokens(plain(normal))) if len(one) > 2 and one not in common]
-        return [f"p{self.shelves.digest('w', one)[:SHORT]}" for one in own]
+        return [f"{how}{self.shelves.digest('w', one)[:SHORT]}" for one in own]
 
     def _value(self, leaf: Leaf, label: FieldLabel, field_class: str) -> None:
         shelves = self.shelves
@@ -672,7 +672,7 @@ class _Result:
             else:
                 own = self._own_names(kind, normal) if kind in ("a", "u") else []
                 if kind == "w" and field_class in ("directory", "payee"):
-                    own = self._own_names(kind, normal)
+                    own = self._own_names(kind, normal, "g")
                 names = [*own[:3], *self.names.get(leaf.record, ())]
             packed = "".join(names[:MAX_NAMES])
             if kind == "a" and packed and shelves.names_fit(packed.ljust(SHORT + 1, ".")):
