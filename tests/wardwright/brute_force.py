@@ -47,6 +47,7 @@ class World:
     waits: tuple[int, ...]
     calls: int
     fresh: bool
+    tools: tuple[str, ...] = TOOLS
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _after(plan: Plan, asked: Asked, world: World, story: Story) -> Iterator[tup
         if world.texts:
             yield _reply(plan, asked, story, [TextItem("assistant", "Well.")])
         for size in range(1, world.calls + 1):
-            for names in itertools.product(TOOLS, repeat=size):
+            for names in itertools.product(world.tools, repeat=size):
                 for arguments in ("{}", '{"n": %d}') if world.fresh else ("{}",):
                     calls: list[Item] = []
                     for offset, name in enumerate(names):
@@ -175,8 +176,10 @@ def random_plan(random: Random) -> tuple[str, Asked, World]:
     rules: list[str] = []
     used = {"user": False, "errors": False, "turns": False, "fresh": False}
 
+    spoken_of = random.choice(("ab", "ab", "abc"))
+
     def tool() -> str:
-        return random.choice("abc")
+        return random.choice(spoken_of)
 
     def window(kinds: tuple[str, ...] = ("turns", "events", "ms")) -> str:
         kind = random.choice(kinds if time else tuple(one for one in kinds if one != "ms"))
@@ -240,7 +243,7 @@ def random_plan(random: Random) -> tuple[str, Asked, World]:
         f"state_machine:\n  initial_state: calm\n  states:\n    - id: calm\n    - {{id: wary{expires}}}\n"
         f"governance:\n{''.join(rules)}"
     )
-    asked = Asked(random.choice(("", "", "tool_c", "user")))
+    asked = Asked(random.choice(("", "", "tool_c" if "c" in spoken_of else "", "user")))
     if random.random() < 0.3:
         kind = random.choice(("turns", "events", "ms")) if time else random.choice(("turns", "events"))
         asked = replace(
@@ -249,4 +252,7 @@ def random_plan(random: Random) -> tuple[str, Asked, World]:
     heard = used["user"] or asked.without == "user"
     turns = heard or used["turns"] or (asked.window is not None and asked.window[0] == "turns")
     waits = {None: (), "short": (1, 2, 3, 4), "long": (15_000, 30_000, 30_001, 60_001)}[time]
-    return text, asked, World(heard, used["errors"], turns, waits, 1 if random.random() < 0.8 else 2, used["fresh"])
+    # One tool that nothing speaks of is as good as any.
+    tools = TOOLS if "namespace: c" in text.split("governance:")[1] or asked.without == "tool_c" else TOOLS[:3]
+    calls = 1 if random.random() < 0.8 else 2
+    return text, asked, World(heard, used["errors"], turns, waits, calls, used["fresh"], tools)
