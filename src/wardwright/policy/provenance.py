@@ -214,7 +214,7 @@ _BAD_MARKS: Final[frozenset[str]] = frozenset({"forged", "altered", "result_for_
 _BAD_STATUS: Final[frozenset[str]] = frozenset({"error", "timeout", "rejected"})
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SPOKEN: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
-_START: Final[re.Pattern[str]] = re.compile(r"(?:\A|[.!?:\n])[\s\"'(*-]*\Z")
+_ODD: Final[re.Pattern[str]] = re.compile(r"[^\w./:\[\]-]", re.ASCII)
 _QUOTES: Final = frozenset("\"'“”‘’`«»#@")
 _KINDS: Final[Mapping[str, str]] = {"a": "an address", "u": "a link", "n": "an account number", "d": "a date"}
 
@@ -383,7 +383,7 @@ class Shelves:
     def place(self, tool: str, path: str) -> str:
         """Two characters for a place, so that a denial can say where a value came from."""
         places = self.places()
-        name = f"{tool[:96]} {path[:64]}".rstrip()
+        name = f"{_shown(tool, 96)} {_shown(path, 64)}".rstrip()
         try:
             number = places.index(name)
         except ValueError:
@@ -688,7 +688,8 @@ class _Result:
         blank = "." * (MAX_ROLES * SHORT)
         kept: list[str] = []
         for leaf, field_class in self.texts:
-            place = shelves.place(labels.tool, leaf.path)
+            # Keys that the catalog does not name are an outsider's words: a denial does not repeat them.
+            place = shelves.place(labels.tool, leaf.path if labels.field(leaf.path) is not None else "")
             atoms: dict[Atom, None] = {}
             for atom in typed_in(plain(leaf.value)):
                 atoms[atom] = None
@@ -987,7 +988,12 @@ class _Judge:
     def _refusal(self, leaf: Leaf, sink: str, why: str, found: Mapping[str, str], kind: str) -> Refusal:
         origin = next((one for one in found.values() if one), "")
         classes = tuple(one for one in (*CLASSES, "confidential") if one in found)
-        return Refusal(leaf.path or "$", sink, _masked(leaf.value, kind, sink), classes, origin, NEEDS[why])
+        return Refusal(_shown(leaf.path, 64) or "$", sink, _masked(leaf.value, kind, sink), classes, origin, NEEDS[why])
+
+
+def _shown(text: str, most: int) -> str:
+    """A name as it may stand in a message: short, and nothing but letters, digits and a few signs."""
+    return _ODD.sub("_", text[:most])
 
 
 def _masked(value: str, kind: str, sink: str) -> str:
