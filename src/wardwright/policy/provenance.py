@@ -297,7 +297,7 @@ class Watch:
 class Shelves:
     """The index of one session during one gate: families of fixed-width entries, each in a few sorted strings."""
 
-    __slots__ = ("_found", "_packs", "_places", "key", "scope")
+    __slots__ = ("_at", "_found", "_packs", "_places", "key", "scope")
 
     def __init__(self, scope: Scope, key: bytes) -> None:
         self.scope = scope
@@ -306,6 +306,7 @@ class Shelves:
         self._found: dict[tuple[str, str], list[str]] = {}
         """What was looked up at this gate."""
         self._places: list[str] | None = None
+        self._at: dict[tuple[str, str], str] = {}
 
     def digest(self, kind: str, normal: str) -> str:
         return hashlib.blake2b(
@@ -382,6 +383,12 @@ class Shelves:
 
     def place(self, tool: str, path: str) -> str:
         """Two characters for a place, so that a denial can say where a value came from."""
+        known = self._at.get((tool, path))
+        if known is None:
+            known = self._at[tool, path] = self._place(tool, path)
+        return known
+
+    def _place(self, tool: str, path: str) -> str:
         places = self.places()
         name = f"{_shown(tool, 96)} {_shown(path, 64)}".rstrip()
         try:
@@ -563,6 +570,9 @@ class _Result:
         self.names: dict[int, list[str]] = {}
         """Record → the names it goes by, as they stand in entries."""
         self.known_authors: set[int] = set()
+        self.called: list[str] = []
+        self.matched = False
+        self.clean = shelves.empty("x")
         self.trusted: list[str] = []
         self.secret: list[str] = []
         self.texts: list[tuple[Leaf, str]] = []
@@ -593,6 +603,7 @@ class _Result:
             else:
                 self._value(leaf, label, field_class)
         self._text()
+        shelves.add("n", self.called)
         shelves.add("s", self.trusted)
         shelves.add("c", self.secret)
 
@@ -622,8 +633,9 @@ class _Result:
                     made.append(token)
                     names.append(f"g{token[:SHORT]}")  # the owner chose it: "bob" will do
         place = self.shelves.place(self.labels.tool, leaf.path)
-        self.shelves.add("n", [f"{one}{place}" for one in made])
-        if self.shelves.names_fit("".join(names)):
+        self.called.extend(f"{one}{place}" for one in made)
+        if not self.matched and self.shelves.names_fit("".join(names)):
+            self.matched = True
             self.shelves.flag("matched", self.labels.tool)
 
     def _named(self, value: str) -> bool:
@@ -664,7 +676,7 @@ class _Result:
             made = shelves.digest(kind, normal)
             if kind == "a":
                 self.owned.add(normal)
-            if kind != "w" and (self.full or shelves.find("x", made)):
+            if kind != "w" and not self.clean and (self.full or shelves.find("x", made)):
                 continue
             if field_class == "label":
                 said = normal.count(" ") < GRAM and not (len(normal) < 2 or normal in self.watch.common)
