@@ -136,7 +136,10 @@ def _public(place: str) -> str:
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="The plan: a model artifact or a deployment.")],
-    cases: Annotated[list[Path] | None, typer.Argument(help="Files of policy cases, or folders of them.")] = None,
+    cases: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of policy cases, or folders of them; *questions.yaml are proved."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Validate a plan and play policy cases against it. Exit code 0 when it compiles and every case holds."""
@@ -147,8 +150,14 @@ def check(
     except ConfigError as error:
         plan, problems = None, list(error.problems)
     outcomes: list[Outcome] = []
+    proofs: list[Proof] = []
     for path in _case_files(cases or (), file):
         try:
+            if path.stem.endswith("questions"):
+                asked = load_questions(path)
+                models = () if plan is None else plan.models
+                proofs.extend(search_plan(cast("Plan", plan), one, model=name) for name in models for one in asked)
+                continue
             loaded = load_cases(path)
         except ConfigError as error:
             problems.extend(error.problems)
@@ -159,6 +168,12 @@ def check(
         problems.extend(
             Problem(outcome.case.file, outcome.case.line, 1, outcome.case.name, failure) for failure in outcome.failures
         )
+    for proof in proofs:
+        question = proof.question
+        if proof.verdict != question.expect:
+            why = "; ".join(proof.reasons or [", ".join(step.news) for step in proof.steps])
+            wrong = f"expected {question.expect}, got {proof.verdict}" + (f": {why}" if why else "")
+            problems.append(Problem(question.file, question.line, 1, question.text, wrong))
     good = not any(problem.severity == "error" for problem in problems)
     held = sum(not outcome.failures for outcome in outcomes)
     if json:
@@ -179,6 +194,7 @@ def check(
                     }
                     for outcome in outcomes
                 ],
+                "proofs": [proof.as_json() for proof in proofs],
             }
         )
     else:
@@ -186,6 +202,7 @@ def check(
             _complain(problem)
         if good and plan is not None:
             played = f", {held} of {len(outcomes)} cases hold" if outcomes else ""
+            played += f", {len(proofs)} questions answered" if proofs else ""
             _say(f"{file}: {_rules(plan)} rules for {', '.join(plan.models)}{played}")
     if not good:
         raise typer.Exit(1)

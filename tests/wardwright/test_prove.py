@@ -17,7 +17,7 @@ from wardwright.errors import ConfigError
 from wardwright.policy.compile import Plan
 from wardwright.prove import Proof, load_questions, parse_question, prove, standard_questions
 
-from .brute_force import random_plan, shortest
+from .brute_force import CATALOG, TOOLS, Asked, World, random_plan, shortest
 
 HEAD = """\
 model_id: coding
@@ -146,6 +146,40 @@ def test_it_agrees_with_trying_everything(block: int) -> None:
             assert proof.verdict == "holds" or length > tried, (number, text)
         if proof.steps:
             assert replays(text, proof) == [], (number, text)
+
+
+THEN = "kind: tool_sequence, action: deny_call, after: {tool: {namespace: a, phase: result_interpretation}}, then: {tool: {namespace: b}}"
+MOVE = "kind: tool_sequence, after: {tool: {namespace: a, phase: result_interpretation}}, transition_to: wary"
+DENY = "  - {id: deny, kind: tool_selector, state_scope: wary, action: deny_call, tool: {namespace: b}}\n"
+COUNT = "kind: history_threshold, action: deny_call, threshold: 2, tool: {namespace: [a, b]}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "length"),
+    [
+        (f"{THEN}, within: {{turns: 1}}", "", 8),
+        (f"{THEN}, within: {{events: 2}}", "", 6),
+        (f"{THEN}, within: {{events: 4}}", "", 8),
+        (f"{THEN}, until: {{clean_turn: true}}", "", 8),
+        (f"{THEN}, until: {{tool: {{namespace: c}}}}", "", 6),
+        (f"{MOVE}, within: {{turns: 1}}", DENY, 8),
+        (f"{MOVE}, within: {{events: 4}}", DENY, 8),
+        (f"{MOVE}, until: {{clean_turn: true}}", DENY, 8),
+        (f"{COUNT}, within: {{turns: 1}}", "", 6),
+        (f"{COUNT}, within: {{events: 3}}", "", 6),
+    ],
+)
+def test_windows_are_flushed_as_late_as_they_must_be(rule: str, more: str, length: int) -> None:
+    """The shortest way around each kind of window is as long as brute force says."""
+    text = f"model_id: m\ncatalog:\n{CATALOG}state_machine: {{initial_state: calm, states: [calm, wary]}}\n"
+    text += f"governance:\n  - {{id: rule, {rule}}}\n{more}"
+    turns = "turn" in rule
+    world = World(words=False, errors=False, texts=turns, waits=(), calls=1, fresh=False, tools=TOOLS[:3])
+    proof = prove(compiled(text), replace(parse_question(Asked().line()), calls=1))
+
+    assert shortest(compiled(text), Asked(), world, 20_000)[0] == length
+    assert len(proof.steps) == length
+    assert replays(text, proof) == []
 
 
 def test_equal_questions_have_equal_answers() -> None:
@@ -355,6 +389,28 @@ def test_what_a_plans_own_sequences_promise_is_asked_by_itself() -> None:
 
 
 # the command
+
+
+def test_check_proves_the_questions_beside_the_cases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """G51: a question that is answered otherwise than expected is a problem with its place; `expect` says what is wanted."""
+    (tmp_path / "plan.yaml").write_text(SEQUENCE, "utf-8")
+    held = "- {question: soon, run: {namespace: shell, risk_class: irreversible}, after: {namespace: browser}, within: {ms: 30000}}\n"
+    found = "- {question: late, run: {namespace: shell, risk_class: irreversible}, after: {namespace: browser}%s}\n"
+    questions = tmp_path / "questions.yaml"
+    questions.write_text(held + found % ", expect: counter_example", "utf-8")
+    with pytest.raises(SystemExit) as good:
+        main(["check", str(tmp_path / "plan.yaml"), str(tmp_path)])
+    first = capsys.readouterr()
+    questions.write_text(held + found % "", "utf-8")
+    with pytest.raises(SystemExit) as bad:
+        main(["check", str(tmp_path / "plan.yaml"), str(questions)])
+
+    assert (good.value.code, bad.value.code) == (0, 1)
+    assert first.out.endswith("2 rules for coding, 2 questions answered\n")
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"{questions}:2:1: late: expected holds, got counter_example: the user speaks; the model calls browser_x; "
+        "browser_x answers; the model calls shell_exec"
+    )
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -20,7 +20,7 @@ from wardwright.errors import ConfigError, Problem
 from wardwright.policy.compile import TOOL_KEYS, ModelPlan, compile_plan
 from wardwright.policy.rules import Matcher, ToolSelector, ToolSequence, Until, Window
 
-KEYS: Final = ("after", "without", "within", "calls", "declares")
+KEYS: Final = ("after", "without", "within", "calls", "declares", "expect")
 REFUSING: Final = frozenset({"block", "deny_call", "require_approval"})
 UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "turn": ("turns", 1),
@@ -60,7 +60,10 @@ class Question:
     """Calls that one reply may hold."""
     declares: tuple[str, ...] | None = None
     """Raw names of the tools every request declares; None: what the plan needs to be judged by."""
-    described: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    expect: Literal["holds", "counter_example"] = "holds"
+    """What `check` wants to hear."""
+    file: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
 
 
 def parse_question(line: str) -> Question:
@@ -157,7 +160,7 @@ def _question(node: Node, problems: Problems) -> Question | None:
     given = problems.mapping(node, ("question", "run"), KEYS)
     if "question" not in given or "run" not in given:
         return None
-    values: dict[str, Any] = {"text": problems.text(given["question"]), "described": node.plain()}
+    values: dict[str, Any] = {"text": problems.text(given["question"]), "file": problems.file, "line": node.line}
     run = _matcher(given["run"], problems)
     values["run"] = run if run.source else replace(run, source=("assistant_tool_call", "provider_event"))
     if "after" in given:
@@ -181,6 +184,8 @@ def _question(node: Node, problems: Problems) -> Question | None:
         values["calls"] = problems.integer(given["calls"], 1)
     if "declares" in given:
         values["declares"] = problems.texts(given["declares"], empty=True)
+    if "expect" in given:
+        values["expect"] = problems.choice(given["expect"], ("holds", "counter_example"))
     return Question(**values)
 
 
