@@ -151,6 +151,7 @@ def test_it_agrees_with_trying_everything(block: int) -> None:
 THEN = "kind: tool_sequence, action: deny_call, after: {tool: {namespace: a, phase: result_interpretation}}, then: {tool: {namespace: b}}"
 MOVE = "kind: tool_sequence, after: {tool: {namespace: a, phase: result_interpretation}}, transition_to: wary"
 DENY = "  - {id: deny, kind: tool_selector, state_scope: wary, action: deny_call, tool: {namespace: b}}\n"
+OPEN = "  - {id: open, kind: history_threshold, action: transition, transition_to: calm, threshold: 3, tool: {namespace: c, phase: planning}}\n"
 COUNT = "kind: history_threshold, action: deny_call, threshold: 2, tool: {namespace: [a, b]}"
 
 
@@ -166,6 +167,8 @@ COUNT = "kind: history_threshold, action: deny_call, threshold: 2, tool: {namesp
         (f"{MOVE}, within: {{events: 4}}", DENY, 8),
         (f"{MOVE}, until: {{clean_turn: true}}", DENY, 8),
         (f"{COUNT}, within: {{turns: 1}}", "", 6),
+        (f"{THEN}, within: {{turns: 2}}", "", 10),
+        (MOVE, f"{DENY}{OPEN}", 10),
         (f"{COUNT}, within: {{events: 3}}", "", 6),
     ],
 )
@@ -179,6 +182,32 @@ def test_windows_are_flushed_as_late_as_they_must_be(rule: str, more: str, lengt
 
     assert shortest(compiled(text), Asked(), world, 20_000)[0] == length
     assert len(proof.steps) == length
+    assert replays(text, proof) == []
+
+
+def test_two_clocks_are_waited_for_one_after_the_other() -> None:
+    """After a there is a ban of 30 s, and for 20 s a door can be opened that stays open for 20: it must be opened late."""
+    text = f"""model_id: m
+catalog:
+{CATALOG}state_machines: [{{id: door, scope: session_id, initial_state: shut, states: [shut, open]}},
+  {{id: key, scope: session_id, initial_state: away, states: [away, near]}}]
+governance:
+  - {{id: ban, {THEN}, within: {{ms: 30000}}}}
+  - {{id: opens, kind: tool_sequence, state_machine_id: door, after: {{tool: {{namespace: c, phase: planning}}}},
+     transition_to: open, within: {{ms: 20000}}}}
+  - {{id: finds, kind: tool_sequence, state_machine_id: key, after: {{tool: {{namespace: a, phase: result_interpretation}}}},
+     transition_to: near, within: {{ms: 20000}}}}
+  - {{id: no-key, kind: tool_selector, state_machine_id: key, state_scope: away, action: block, tool: {{namespace: c, phase: planning}}}}
+  - {{id: closed, kind: tool_selector, state_machine_id: door, state_scope: shut, action: deny_call, tool: {{namespace: b, phase: planning}}}}
+"""
+    world = World(words=False, errors=False, texts=False, waits=(15_000, 15_001), calls=1, fresh=False, tools=TOOLS[:3])
+    proof = prove(compiled(text), replace(parse_question(Asked().line()), calls=1))
+    waits = [step.waited_ms for step in proof.steps if step.waited_ms]
+
+    assert shortest(compiled(text), Asked(), world, 20_000)[0] == 8
+    assert len(proof.steps) + len(waits) == 8
+    assert sum(waits) > 30_000
+    assert waits[-1] <= 20_000
     assert replays(text, proof) == []
 
 
