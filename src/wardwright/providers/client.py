@@ -350,11 +350,11 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._give_up(response, "the provider wants to speak another protocol")
             return
-        except httptools.HttpParserError as error:
+        except httptools.HttpParserError:
             if not self._finished:
-                cause = error.__context__
+                # Not by the error's context: that is whatever exception was being handled where the loop was started.
                 self._give_up(
-                    response, str(cause) if isinstance(cause, _Refused) else "the provider's answer is not HTTP"
+                    response, _TOO_LONG if self._header_bytes > HEADER_BYTES else "the provider's answer is not HTTP"
                 )
                 return
             self._junk = True

@@ -1093,3 +1093,19 @@ def test_no_place_is_lost_whatever_happens(seed: int, uv: bool) -> None:
                 await asyncio.sleep(0)
 
     meet(behave, scenario, uv=uv)
+
+
+def test_what_is_wrong_is_told_also_where_another_error_is_being_handled() -> None:
+    """C3: whoever asks while handling an error is told about the answer, not about that error."""
+    said = b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: %b\r\n" % (one, b"y" * 1000) for one in range(80)) + b"\r\n"
+
+    async def behave(talk: Talk) -> None:
+        await talk.asked()
+        while not talk.writer.is_closing():
+            await talk.say(said)
+
+    try:
+        raise OSError("another error")
+    except OSError:
+        failed = fails(behave)
+    assert str(failed) == "the headers of the provider's answer are longer than 65536 bytes"
