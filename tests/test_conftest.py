@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Each of these runs a suite of its own.
+pytestmark = pytest.mark.heavy
+
 CONFTEST = Path(__file__).with_name("conftest.py")
 
 SKIPS_ONE_TEST = """

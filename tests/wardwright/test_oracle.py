@@ -240,7 +240,7 @@ def document(drawn: list[dict[str, Any]]) -> Plan:
     return compile_plan(parse_config(yaml.safe_dump({"state_machine": machine, "governance": drawn})))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(still_rules, min_size=2, max_size=5), stories, st.randoms(use_true_random=False))
 def test_declaration_order_does_not_matter(
     drawn: list[dict[str, Any]], story: list[tuple[str, list[ToolFact], list[int], int]], shuffler: Any
@@ -262,7 +262,7 @@ def test_declaration_order_does_not_matter(
         assert fired(one) == fired(two)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(rules, max_size=4), rules, gates())
 def test_one_more_rule_never_permits_more(
     drawn: list[dict[str, Any]], extra: dict[str, Any], event: tuple[str, list[ToolFact], list[int], int]

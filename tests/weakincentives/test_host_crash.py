@@ -25,7 +25,7 @@ from weakincentives.transaction import Scope
 from .disk_tree import DiskTree, disk_tree, make_tree
 
 # Newer Pythons warn of any fork in a process with threads; these children touch nothing of theirs.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 
 WATCHED = tuple(f"/filesystem/{name}.py" for name in ("journal", "host", "anchor", "exchange"))
 

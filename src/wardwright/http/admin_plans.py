@@ -100,6 +100,7 @@ def validate_plan(ask: Ask) -> Any:
             }
             for outcome in outcomes
         ],
+        "proofs": [],  # questions are asked where somebody can wait for the answer: at the command line
     }
 
 
@@ -226,13 +227,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         "Check a plan, and play policy cases against it",
         validate_plan,
         object_schema(
-            ("ok", "plan_hash", "models", "rules", "problems", "cases"),
+            ("ok", "plan_hash", "models", "rules", "problems", "cases", "proofs"),
             ok={"type": "boolean"},
             plan_hash={"type": ["string", "null"]},
             models={"type": "array", "items": {"type": "string"}},
             rules=WHOLE,
             problems={"type": "array", "items": {"type": "object"}},
             cases={"type": "array", "items": {"type": "object"}},
+            proofs={"type": "array", "items": {"type": "object"}},
         ),
         body=object_schema(
             ("source",), source=SOURCE, cases={"type": "string", "description": "Policy cases as YAML."}
