@@ -15,15 +15,16 @@ PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 # Extras for users; the development environment always has them.
 PROJECT := --editable '.[postgres,asteval,sandbox,openai,mcp,durable,telemetry]' --group dev
 # What cannot live with the rest has an environment of its own: its extras, and its tests in tests/environments.
-ENVIRONMENTS := claude litellm frameworks
+ENVIRONMENTS := claude litellm frameworks browser
 EXTRAS_claude := [claude,mcp]
 EXTRAS_litellm := [litellm]
 EXTRAS_frameworks :=
+EXTRAS_browser := [openai]
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-heavy test-all check bench constraints clean distclean postgres podman python-is-new-enough
+.PHONY: help setup run test test-heavy test-all check bench constraints clean distclean postgres podman chromium python-is-new-enough
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +41,9 @@ test-heavy: setup postgres podman ## run the tests that need servers or outside 
 
 test-env-%: build/envs/%/.installed
 	@build/envs/$*/bin/python -m pytest -n $(WORKERS) --no-skips $(PYTEST_ARGS) tests/environments/$*
+
+# The pages are tried in a real browser.
+test-env-browser: chromium
 
 # Not an intermediate file, to be removed after use.
 .PRECIOUS: build/envs/%/.installed
@@ -119,4 +123,14 @@ podman:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-upgrade --no-install-recommends podman runc busybox-static python3 >/dev/null; \
 	else \
 		echo "error: Podman, runc and busybox are needed; install them (apt-get install podman runc busybox-static), then retry" >&2; exit 1; \
+	fi
+
+# The browser tests drive Debian's own browser; none is downloaded.
+chromium:
+	@if test -x /usr/bin/chromium; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Chromium"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-upgrade --no-install-recommends chromium >/dev/null; \
+	else \
+		echo "error: Chromium is needed at /usr/bin/chromium; install it (apt-get install chromium), then retry" >&2; exit 1; \
 	fi
