@@ -48,7 +48,7 @@ def main(quick: bool = False) -> bool:
         bars.show(f"ours, {turns:,} turns, best of {OUR_ROUNDS}", ours[turns], "µs per turn")
     bars.show(f"ours, {sizes[-1]:,} / {sizes[0]:,} turns", ours[sizes[-1]] / ours[sizes[0]], "×", 1.2)
     for name, (called, packages) in PEERS.items():
-        python = _environment(name, packages)
+        python = peer_environment(name, packages)
         if python is None:
             print(f"  NOT MEASURED: {called} could not be installed")
             bars.ok = False
@@ -79,7 +79,7 @@ def _measure(python: Path, name: str, turns: int) -> float | None:
     return json.loads(ran.stdout.splitlines()[-1])["cpu"] / turns * 1e6
 
 
-def _environment(name: str, packages: list[str]) -> Path | None:
+def peer_environment(name: str, packages: list[str]) -> Path | None:
     """The interpreter of a peer's environment, made if it is not there; None when that fails."""
     home = ENVIRONMENTS / f"peer-{name}"
     python, done = home / "bin" / "python", home / ".installed"
