@@ -11,12 +11,12 @@ import importlib.resources
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import orjson
 import typer
@@ -38,7 +38,7 @@ from wardwright.policy.draft import draft
 from wardwright.prove import Proof, Question, load_questions, parse_question, standard_questions
 from wardwright.prove import prove as search_plan
 from wardwright.receipts import FILTERS, Receipt, explain
-from wardwright.replay import Decided, Replay
+from wardwright.replay import CHANGES, Because, Decided, Flip, Replay
 from wardwright.replay import diff as compare
 from wardwright.replay import replay as replay_receipts
 from wardwright.report import QUIET_MS
@@ -70,6 +70,7 @@ Since = Annotated[
     str, typer.Option("--since", help="From this time on: 2026-12-31, 2026-12-31T18:00:00Z, or milliseconds.")
 ]
 Until = Annotated[str, typer.Option("--until", help="Before this time.")]
+Listed = Annotated[int, typer.Option("--limit", min=1, help="Changes to list; all are counted.")]
 
 
 class BadInput(WardwrightError, ValueError):
@@ -389,12 +390,13 @@ def replay(
     session: Session = "",
     since: Since = "",
     until: Until = "",
+    limit: Listed = CHANGES,
     json: Json = False,
 ) -> None:
     """Re-evaluate stored receipts under another plan."""
     plan = compile_plan(load_config(config))
     with _archive(db, exported, session, until) as archive:
-        found = replay_receipts(plan, archive, since_ms=_instant("--since", since) or 0)
+        found = replay_receipts(plan, archive, since_ms=_instant("--since", since) or 0, limit=limit)
     _print_json(found.as_json()) if json else _say_replay(found, "recorded", "under this plan")
 
 
@@ -407,12 +409,13 @@ def diff(
     session: Session = "",
     since: Since = "",
     until: Until = "",
+    limit: Listed = CHANGES,
     json: Json = False,
 ) -> None:
     """List what would change for recorded receipts if one plan took the place of another."""
     old, new = compile_plan(load_config(before)), compile_plan(load_config(after))
     with _archive(db, exported, session, until) as archive:
-        found = compare(old, new, archive, since_ms=_instant("--since", since) or 0)
+        found = compare(old, new, archive, since_ms=_instant("--since", since) or 0, limit=limit)
     _print_json(found.as_json()) if json else _say_replay(found, "before", "after")
 
 
@@ -422,15 +425,12 @@ def _say_replay(found: Replay, before: str, after: str) -> None:
         _say(f"{change.receipt_id} {change.gate}{doubt}")
         _say(f"  {before}: {_decided(change.before)}")
         _say(f"  {after}: {_decided(change.after)}")
-        for flip in change.flips:
-            about = ", ".join(f"{fact.get('namespace', '')}.{fact['name']}" for fact in flip.facts)
-            count = flip.evidence.get("observed_count")
-            side = before if flip.fires == "before" else after
-            _say(
-                f"    {flip.rule_id}: {flip.effect} only {side}"
-                + (f", on {about}" if about else "")
-                + (f", seen {count} times" if count is not None else "")
-            )
+        for flip in change.flipped:
+            _say_flip(flip)
+        if change.left_off:
+            _say(f"    and {change.left_off} more")
+    if found.left_off:
+        _say(f"and {found.left_off} more changes; --limit lists them")
     for one in found.unreplayable:
         edited = "" if one.changed else " (the same in both plans)"
         _say(f"not replayed: {one.rule_id} ({one.kind}): {one.missing}{edited}")
@@ -441,6 +441,32 @@ def _say_replay(found: Replay, before: str, after: str) -> None:
         f"{found.receipts} receipts, {found.gates} gates: {counts['same']} the same, {counts['changed']} changed, "
         f"{counts['unknown']} unknown"
     )
+
+
+_BECAUSE: Final[Mapping[Because, str]] = {
+    "rule_added": " (the rule is new)",
+    "rule_removed": " (the rule is gone)",
+    "rule_changed": " (the rule says something else)",
+    "facts_changed": " (the same rule, other facts)",
+    "": "",
+}
+
+
+def _say_flip(flip: Flip) -> None:
+    about = f" on {flip.tool}" if flip.tool else ""
+    about += f", call {flip.call_id}" if flip.call_id else ""
+    _say(f"    {flip.rule_id}: {flip.before or 'nothing'} -> {flip.after or 'nothing'}{about}{_BECAUSE[flip.because]}")
+    for name, (was, now) in flip.values.items():
+        _say(f"      {name}: {_plain(was)} -> {_plain(now)}")
+    for fact in flip.facts:
+        for pointer, value in fact.get("arguments", {}).items():
+            _say(_visible(f"      {pointer} holds {_plain(value)}"))
+
+
+def _plain(value: Any) -> str:
+    if value is None or value in ("", [], ()):
+        return "none"
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
 def _decided(decided: Decided) -> str:

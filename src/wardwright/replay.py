@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
+import orjson
+
+from wardwright.catalog import look_up, parse_pointer
 from wardwright.errors import GovernanceUnavailable, ToolNameCollision
-from wardwright.facts import STORED_FIELDS, VISIBILITY, ToolFact
+from wardwright.facts import STORED_FIELDS, VISIBILITY, ToolFact, canonical
 from wardwright.gateway import judge, scopes_of
 from wardwright.history import EMPTY_LEDGER, EMPTY_SCOPE, Registers, ScopeState, apply
 from wardwright.policy.compile import ModelPlan, Plan, RuleSet
@@ -82,15 +85,38 @@ class Decided:
         )
 
 
+Because: TypeAlias = Literal["rule_added", "rule_removed", "rule_changed", "facts_changed", ""]
+"""rule_added, rule_removed: only one of the plans has the rule
+rule_changed: both have it, and it says something else
+facts_changed: the rule is the same; what it looks at (the catalog's word, a state, a count) is not
+empty: the record does not tell"""
+
+CHANGES: Final = 1_000
+"""Changed gates that are listed; all are counted."""
+FLIPS: Final = 16
+"""Rules and calls listed per changed gate."""
+FACTS: Final = 8
+"""Facts listed per rule and call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A rule that acted on one side only, and the facts it acted on."""
+    """A rule that acts otherwise on the two sides, and the facts that made the difference, as receipts have them."""
 
     rule_id: str
-    effect: str
-    fires: Literal["before", "after"]
+    kind: str
+    before: str
+    """What it did on that side; empty: nothing."""
+    after: str
+    because: Because = ""
+    tool: str = ""
+    """Empty: the message as a whole."""
+    call_id: str = ""
     facts: tuple[Mapping[str, Any], ...] = ()
-    evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    values: Mapping[str, tuple[Any, Any]] = field(default_factory=dict[str, tuple[Any, Any]])
+    """What the two sides make of it, where that differs: `risk_class`, `state`, `observed_count`, `threshold` …"""
+    left_off: int = 0
+    """Facts that are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +129,10 @@ class Change:
     gate: str
     before: Decided
     after: Decided
-    flips: tuple[Flip, ...]
+    flipped: tuple[Flip, ...]
     verdict: Verdict = "changed"
+    left_off: int = 0
+    """Flips that are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +144,13 @@ class Replay:
     gates: int
     counts: Mapping[Verdict, int]
     changes: tuple[Change, ...]
-    """Changed and unknown gates, in the order they were recorded."""
+    """Changed and unknown gates, in the order they were recorded; the first of them, where there are many."""
     unreplayable: tuple[Unreplayable, ...]
     fired: Mapping[str, tuple[int, int]]
     """Rule → at how many gates it acted before, and after."""
     notes: tuple[str, ...] = ()
+    left_off: int = 0
+    """Changes that are not listed."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -129,6 +159,7 @@ class Replay:
             "gates": self.gates,
             "counts": dict(self.counts),
             "changes": [_change_json(change) for change in self.changes],
+            "left_off": self.left_off,
             "unreplayable": [
                 {
                     "rule_id": one.rule_id,
@@ -144,35 +175,32 @@ class Replay:
         }
 
 
-def replay(plan: Plan, recorded: Iterable[Receipt], *, since_ms: int = 0) -> Replay:
-    """The record against what `plan` would have ruled. Gates before `since_ms` are counted, not compared."""
+def replay(plan: Plan, recorded: Iterable[Receipt], *, since_ms: int = 0, limit: int = CHANGES) -> Replay:
+    """The record against what `plan` would have ruled. Gates before `since_ms` are counted, not compared; `limit` changes listed."""
     player = _Player(plan, recorded)
-    tally = _Tally(since_ms)
+    tally = _Tally(since_ms, limit)
     left_out = {one.rule_id for one in player.unreplayable}
     for place in _gates(recorded, tally):
         ruling = player.play(place)
         if ruling is None:
             continue
-        before, after = _recorded(place.gate), _ruled(ruling)
-        acted = _acted_then(place.gate)
-        doubtful = any(effect not in _SILENT for rule, effect in acted if rule in left_out)
-        tally.compare(
-            place, before, after, _flips(_recorded_flips(place.gate), _ruled_flips(ruling)), doubtful=doubtful
-        )
+        before, after = _Side.recorded(place.gate), _Side.ruled(ruling, player, place)
+        doubtful = any(one.effect not in _SILENT for one in before.acted.values() if one.rule_id in left_out)
+        tally.compare(place, before, after, doubtful=doubtful)
     return tally.close(plan.plan_hash, player.unreplayable, player.notes)
 
 
-def diff(before: Plan, after: Plan, recorded: Iterable[Receipt], *, since_ms: int = 0) -> Replay:
+def diff(before: Plan, after: Plan, recorded: Iterable[Receipt], *, since_ms: int = 0, limit: int = CHANGES) -> Replay:
     """What changes when `after` takes the place of `before`, over the same recorded facts."""
     old, new = _Player(before, recorded), _Player(after, recorded)
-    tally = _Tally(since_ms)
+    tally = _Tally(since_ms, limit)
     for place in _gates(recorded, tally):
         was, now = old.play(place), new.play(place)
         if was is not None and now is not None:
-            tally.compare(place, _ruled(was), _ruled(now), _flips(_ruled_flips(was), _ruled_flips(now)))
+            tally.compare(place, _Side.ruled(was, old, place), _Side.ruled(now, new, place))
     known: dict[tuple[str, str, str], Unreplayable] = {}
     for one in (*old.unreplayable, *new.unreplayable):
-        changed = old.shape(one) != new.shape(one)
+        changed = old.shape(one.model, one.rule_id) != new.shape(one.model, one.rule_id)
         known.setdefault((one.model, one.rule_id, one.missing), replace(one, changed=changed))
     return tally.close(after.plan_hash, tuple(known.values()), tuple(dict.fromkeys((*old.notes, *new.notes))))
 
@@ -210,38 +238,31 @@ def _gates(recorded: Iterable[Receipt], tally: _Tally) -> Iterator[_Place]:
 class _Tally:
     """What was compared so far."""
 
-    def __init__(self, since_ms: int) -> None:
+    def __init__(self, since_ms: int, limit: int) -> None:
         self.since_ms = since_ms
+        self.limit = limit
         self.receipts = 0
         self.gates = 0
         self.counts: dict[Verdict, int] = {"same": 0, "changed": 0, "unknown": 0}
         self.changes: list[Change] = []
+        self.left_off = 0
         self.fired: dict[str, list[int]] = {}
 
-    def compare(self, place: _Place, before: Decided, after: Decided, flips: _Flips, *, doubtful: bool = False) -> None:
+    def compare(self, place: _Place, before: _Side, after: _Side, *, doubtful: bool = False) -> None:
         at_ms = int(place.gate["at_ms"])
         if at_ms < self.since_ms:
             return
         self.gates += 1
-        for side, rules in enumerate((flips.before, flips.after)):
-            for rule in rules:
-                self.fired.setdefault(rule, [0, 0])[side] += 1
+        for number, side in enumerate((before, after)):
+            for rule in dict.fromkeys(one.rule_id for one in side.acted.values()):
+                self.fired.setdefault(rule, [0, 0])[number] += 1
         verdict: Verdict = "same"
-        if before.outcome() != after.outcome():
+        if before.decided.outcome() != after.decided.outcome():
             verdict = "unknown" if doubtful else "changed"
-            receipt = place.receipt
-            self.changes.append(
-                Change(
-                    receipt["id"],
-                    str(receipt.get("caller", {}).get("session_id", "")),
-                    at_ms,
-                    place.gate["gate"],
-                    before,
-                    after,
-                    flips.flips,
-                    verdict,
-                )
-            )
+            if len(self.changes) < self.limit:
+                self.changes.append(_change(place, at_ms, before, after, verdict))
+            else:
+                self.left_off += 1
         self.counts[verdict] += 1
 
     def close(self, plan_hash: str, unreplayable: Sequence[Unreplayable], notes: Sequence[str]) -> Replay:
@@ -254,7 +275,28 @@ class _Tally:
             tuple(unreplayable),
             {rule: (counts[0], counts[1]) for rule, counts in sorted(self.fired.items())},
             tuple(notes),
+            self.left_off,
         )
+
+
+def _change(place: _Place, at_ms: int, before: _Side, after: _Side, verdict: Verdict) -> Change:
+    flipped = [
+        flip
+        for key in dict.fromkeys((*before.acted, *after.acted))
+        if (flip := _flip(before.acted.get(key), after.acted.get(key), before, after)) is not None
+    ]
+    receipt = place.receipt
+    return Change(
+        receipt["id"],
+        str(receipt.get("caller", {}).get("session_id", "")),
+        at_ms,
+        place.gate["gate"],
+        before.decided,
+        after.decided,
+        tuple(flipped[:FLIPS]),
+        verdict,
+        max(0, len(flipped) - FLIPS),
+    )
 
 
 def _recorded(gate: Mapping[str, Any]) -> Decided:
@@ -285,53 +327,146 @@ def _ruled(ruling: Ruling) -> Decided:
     )
 
 
-_Side: TypeAlias = dict[str, tuple[str, tuple[Mapping[str, Any], ...], Mapping[str, Any]]]
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """One finding that took effect."""
+
+    rule_id: str
+    kind: str
+    effect: str
+    call_id: str
+    places: tuple[int, ...]
+    evidence: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Flips:
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    flips: tuple[Flip, ...]
+class _Side:
+    """What was ruled at one gate, by the record or by a plan, and what it was ruled from."""
+
+    decided: Decided
+    acted: Mapping[tuple[str, str], _Acted]
+    """(rule, call) → what it did."""
+    facts: Sequence[ToolFact | Mapping[str, Any]]
+    states: Mapping[str, str]
+    player: _Player | None = None
+    model: str = ""
+    known: frozenset[str] = frozenset()
+    """Of a record: the rules that were candidates."""
+
+    @staticmethod
+    def recorded(gate: Mapping[str, Any]) -> _Side:
+        acted: dict[tuple[str, str], _Acted] = {}
+        for one in gate.get("findings", ()):
+            if one.get("enforced", True) and not one.get("lifted"):
+                call, used = one.get("call_id", ""), tuple(one.get("facts", ()))
+                found = _Acted(one["rule_id"], one.get("kind", ""), one["effect"], call, used, one.get("evidence", {}))
+                acted.setdefault((found.rule_id, call), found)
+        known = frozenset(one["rule_id"] for one in gate.get("candidates", ()))
+        return _Side(_recorded(gate), acted, gate.get("facts", ()), gate.get("states", {}), known=known)
+
+    @staticmethod
+    def ruled(ruling: Ruling, player: _Player, place: _Place) -> _Side:
+        acted: dict[tuple[str, str], _Acted] = {}
+        for one in ruling.findings:
+            if one.enforced and not one.lifted:
+                found = _Acted(one.rule_id, one.kind, one.effect, one.call_id, one.facts, one.evidence)
+                acted.setdefault((one.rule_id, one.call_id), found)
+        model = place.receipt["request"].get("model", "")
+        return _Side(_ruled(ruling), acted, ruling.facts, ruling.states, player, model)
+
+    def rule(self, rule_id: str) -> Rule | None:
+        return None if self.player is None else self.player.rule(self.model, rule_id)
+
+    def fact(self, place: int) -> Mapping[str, Any]:
+        return _brief(self.facts[place]) if place < len(self.facts) else {}
+
+    def same(self, other: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What this side makes of a fact of the other."""
+        for place in range(len(self.facts)):
+            fact = self.fact(place)
+            if all(fact.get(name) == other.get(name) for name in _IDENTITY):
+                return fact
+        return {}
 
 
-def _flips(before: _Side, after: _Side) -> _Flips:
-    flips: list[Flip] = []
-    for rule, (effect, facts, evidence) in before.items():
-        if rule not in after or after[rule][0] != effect:
-            flips.append(Flip(rule, effect, "before", facts, evidence))
-    for rule, (effect, facts, evidence) in after.items():
-        if rule not in before or before[rule][0] != effect:
-            flips.append(Flip(rule, effect, "after", facts, evidence))
-    return _Flips(tuple(before), tuple(after), tuple(flips))
+def _flip(was: _Acted | None, now: _Acted | None, before: _Side, after: _Side) -> Flip | None:
+    one = now or was
+    if one is None or (was is not None and now is not None and was.effect == now.effect):
+        return None
+    side, other = (after, before) if now is not None else (before, after)
+    rules = before.rule(one.rule_id), after.rule(one.rule_id)
+    used = [side.fact(place) for place in one.places[:FACTS]]
+    values: dict[str, tuple[Any, Any]] = {}
+
+    def differ(name: str, mine: Any, its: Any) -> None:
+        if mine != its:
+            values.setdefault(name, (its, mine) if side is after else (mine, its))
+
+    for fact in used:
+        seen = other.same(fact)
+        for name in _NAMED if seen else ():
+            differ(name, fact.get(name), seen.get(name))
+    for name in ("threshold", "limits") if before.player is not None else ():
+        mine, its = (getattr(rule, name, None) for rule in (rules if side is before else reversed(rules)))
+        differ(name, mine, its)
+    if "observed_count" in one.evidence:
+        counted = was.evidence.get("observed_count") if was is not None and now is not None else None
+        differ("observed_count", one.evidence["observed_count"], counted)
+    machine = next((rule.machine for rule in rules if rule is not None and _reads_state(rule)), "")
+    if machine and side.states.get(machine) and other.states.get(machine):
+        differ("state", side.states[machine], other.states[machine])
+    shown = tuple({**fact, **_arguments(rules, side, place)} for fact, place in zip(used, one.places, strict=False))
+    tool = next((f"{fact.get('namespace', '')}.{fact.get('name', '')}" for fact in used), "")
+    return Flip(
+        one.rule_id,
+        one.kind,
+        "" if was is None else was.effect,
+        "" if now is None else now.effect,
+        _because(one.rule_id, before, after),
+        tool,
+        one.call_id,
+        shown,
+        values,
+        max(0, len(one.places) - FACTS),
+    )
 
 
-def _acted_then(gate: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (one["rule_id"], one["effect"])
-        for one in gate.get("findings", ())
-        if one.get("enforced", True) and not one.get("lifted")
-    ]
+def _because(rule_id: str, before: _Side, after: _Side) -> Because:
+    now = after.rule(rule_id)
+    if before.player is None:
+        # The plan of the record is not at hand: what is known is which rules were candidates then.
+        had = rule_id in before.known or any(one.rule_id == rule_id for one in before.acted.values())
+        return "rule_removed" if had and now is None else ""
+    was = before.rule(rule_id)
+    if was is None or now is None:
+        return "rule_added" if was is None else "rule_removed"
+    return "facts_changed" if _shape(was) == _shape(now) else "rule_changed"
 
 
-def _recorded_flips(gate: Mapping[str, Any]) -> _Side:
-    facts: Sequence[Mapping[str, Any]] = gate.get("facts", ())
-    side: _Side = {}
-    for one in gate.get("findings", ()):
-        if one.get("enforced", True) and not one.get("lifted"):
-            places = cast("Sequence[int]", one.get("facts", ()))
-            used = tuple(_brief(facts[place]) for place in places if place < len(facts))
-            side.setdefault(one["rule_id"], (one["effect"], used, one.get("evidence", {})))
-    return side
+def _arguments(rules: Sequence[Rule | None], side: _Side, place: int) -> dict[str, Any]:
+    """What the rule read of captured arguments, as far as the receipt has them."""
+    fact = side.facts[place] if place < len(side.facts) else None
+    text = fact.arguments if isinstance(fact, ToolFact) else None
+    pointers = {one.pointer for rule in rules if rule is not None for part in _matchers(rule) for one in part.arguments}
+    if not text or not pointers:
+        return {}
+    _, value = canonical(text)
+    found = {
+        pointer: _clipped(held) for pointer in sorted(pointers) if pointer and (held := _at(value, pointer)) is not None
+    }
+    return {"arguments": found} if found else {}
 
 
-def _ruled_flips(ruling: Ruling) -> _Side:
-    side: _Side = {}
-    for one in ruling.findings:
-        if one.enforced and not one.lifted:
-            used = tuple(_brief_fact(ruling.facts[place]) for place in one.facts)
-            side.setdefault(one.rule_id, (one.effect, used, dict(one.evidence)))
-    return side
+def _at(value: Any, pointer: str) -> Any:
+    parts = parse_pointer(pointer)
+    return None if parts is None else look_up(value, parts)[1]
+
+
+def _clipped(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return value
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 _BRIEF: Final = (
@@ -342,19 +477,33 @@ _BRIEF: Final = (
     "source",
     "tool_call_id",
     "result_status",
+    "execution_location",
     "marks",
+    "trust",
+    "effects",
+    "arguments_digest",
+    "result_digest",
+    "raw_name",
     "ordinal",
 )
 
 
-def _brief(fact: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: fact[name] for name in _BRIEF if fact.get(name)}
+_IDENTITY: Final = ("source", "tool_call_id", "ordinal", "raw_name")
+"""What makes two facts the same event, whatever the catalog calls it."""
+_NAMED: Final = ("namespace", "name", "risk_class", "effects", "trust", "phase", "result_status", "execution_location")
+"""What a catalog says of an event."""
 
 
-def _brief_fact(fact: ToolFact) -> Mapping[str, Any]:
-    found: dict[str, Any] = {name: getattr(fact, name) for name in _BRIEF if getattr(fact, name)}
-    if fact.marks:
-        found["marks"] = list(fact.marks)
+_USUAL: Final[Mapping[str, Any]] = {"result_status": "unknown", "execution_location": "client", "trust": "untrusted"}
+
+
+def _brief(fact: ToolFact | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A fact as receipts have it, without what goes without saying."""
+    found: dict[str, Any] = {}
+    for name in _BRIEF:
+        value = getattr(fact, name) if isinstance(fact, ToolFact) else fact.get(name)
+        if value and value != _USUAL.get(name):
+            found[name] = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
     return found
 
 
@@ -367,16 +516,22 @@ def _change_json(change: Change) -> dict[str, Any]:
         "verdict": change.verdict,
         "before": _decided_json(change.before),
         "after": _decided_json(change.after),
-        "flips": [
+        "flipped": [
             {
                 "rule_id": flip.rule_id,
-                "effect": flip.effect,
-                "fires": flip.fires,
+                "kind": flip.kind,
+                "tool": flip.tool,
+                "call_id": flip.call_id,
+                "from": flip.before,
+                "to": flip.after,
+                "because": flip.because,
+                "values": {name: {"from": was, "to": now} for name, (was, now) in flip.values.items()},
                 "facts": [dict(fact) for fact in flip.facts],
-                "evidence": {key: value for key, value in flip.evidence.items() if key != "tool_context"},
+                "left_off": flip.left_off,
             }
-            for flip in change.flips
+            for flip in change.flipped
         ],
+        "left_off": change.left_off,
     }
 
 
@@ -409,11 +564,14 @@ class _Player:
         self.scopes: dict[str, ScopeState] = {}
         self.notes: tuple[str, ...] = ()
 
-    def shape(self, one: Unreplayable) -> object:
-        """What a rule is, wherever it stands in the file; None when this plan has no such rule."""
-        part = self.whole.models.get(one.model) or self.whole.model(one.model)
-        rule = None if part is None else _rules(part).get(one.rule_id)
-        return None if rule is None else replace(rule, line=0, column=0, order=0)
+    def rule(self, model: str, rule_id: str) -> Rule | None:
+        """The rule of that name; None when this plan has none."""
+        part = self.whole.models.get(model) or self.whole.model(model)
+        return None if part is None else _rules(part).get(rule_id)
+
+    def shape(self, model: str, rule_id: str) -> object:
+        rule = self.rule(model, rule_id)
+        return None if rule is None else _shape(rule)
 
     def play(self, place: _Place) -> Ruling | None:
         receipt, gate = place.receipt, place.gate
@@ -521,6 +679,11 @@ def _fact(kept: Mapping[str, Any], part: ModelPlan) -> ToolFact:
             fact.execution_location = cast("Any", identity.execution_location)
             fact.visibility_level = VISIBILITY[identity.execution_location]
     return fact
+
+
+def _shape(rule: Rule) -> object:
+    """What a rule is, wherever it stands in the file."""
+    return replace(rule, line=0, column=0, order=0)
 
 
 def _rules(part: ModelPlan) -> dict[str, Rule]:

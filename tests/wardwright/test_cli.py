@@ -275,7 +275,7 @@ def test_replay_names_what_changes(shell: Shell, stored: str) -> None:
         "r2 reply",
         "  recorded: allow",
         "  under this plan: block by no-shell; shell_exec-0: block",
-        "    no-shell: block only under this plan, on shell.exec",
+        "    no-shell: nothing -> block on shell.exec, call shell_exec-0",
     ]
     assert out.splitlines()[-1] == "3 receipts, 6 gates: 4 the same, 2 changed, 0 unknown"
 

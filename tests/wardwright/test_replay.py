@@ -179,8 +179,8 @@ def test_another_plan_changes_what_it_changes() -> None:
     (change,) = again.changes
     assert (change.gate, change.before.decision, change.after.decision) == ("reply", "allow", "deny_call")
     assert change.after.calls == {"shell_exec-0": "deny_call", "browser_open-1": "allow"}
-    (flip,) = change.flips
-    assert (flip.rule_id, flip.effect, flip.fires) == ("r", "deny_call", "after")
+    (flip,) = change.flipped
+    assert (flip.rule_id, flip.before, flip.after, flip.tool) == ("r", "", "deny_call", "shell.exec")
     assert [fact["name"] for fact in flip.facts] == ["exec"]
     assert again.counts == {"same": 1, "changed": 1, "unknown": 0}
     assert again.fired == {"r": (0, 1)}
@@ -195,7 +195,7 @@ def test_rules_count_anew_over_the_whole_record() -> None:
     )
 
     assert [change.receipt_id for change in again.changes] == ["r3", "r4"]
-    assert again.changes[0].flips[0].evidence["observed_count"] == 3
+    assert again.changes[0].flipped[0].values == {"observed_count": (None, 3)}
 
 
 def test_gates_before_the_asked_time_count_and_are_not_compared() -> None:
@@ -218,7 +218,7 @@ def test_facts_are_named_by_the_new_plans_catalog() -> None:
 
     again = replay(plan(named), stored)
 
-    assert again.changes[0].flips[0].facts[0]["namespace"] == "db"
+    assert again.changes[0].flipped[0].facts[0]["namespace"] == "db"
 
 
 @pytest.mark.parametrize(
@@ -393,10 +393,11 @@ def test_operators_actions_and_unknown_models_are_passed_over() -> None:
 
 
 def test_the_json_form_is_complete() -> None:
-    """What `--json` prints holds counts, changes with their flips, and the rules left out."""
+    """What `--json` prints holds counts, changes with what flipped them, and the rules left out."""
     stored = recorded(ALLOW, calls("shell_exec"))
     told = replay(plan(rule("kind: tool_selector, action: block, tool: {namespace: shell}")), stored).as_json()
 
-    assert set(told) == {"plan_hash", "receipts", "gates", "counts", "changes", "unreplayable", "fired", "notes"}
+    keys = {"plan_hash", "receipts", "gates", "counts", "changes", "left_off", "unreplayable", "fired", "notes"}
+    assert set(told) == keys
     assert told["changes"][0]["after"]["decision"] == "block"
-    assert told["changes"][0]["flips"][0]["facts"][0]["namespace"] == "shell"
+    assert told["changes"][0]["flipped"][0]["facts"][0]["namespace"] == "shell"
