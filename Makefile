@@ -19,7 +19,7 @@ ENVIRONMENTS := claude litellm frameworks browser
 EXTRAS_claude := [claude,mcp]
 EXTRAS_litellm := [litellm]
 EXTRAS_frameworks :=
-EXTRAS_browser := [openai]
+EXTRAS_browser := [openai,asteval]
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
