@@ -519,6 +519,13 @@ def report(
         for one in found.rules
     ]
     _say_table(heads, rows)
+    for one in found.rules:
+        if one.would_have_fired:
+            about = ", ".join(f"{tool} {count}" for tool, count in list(one.tools.items())[:5])
+            _say(
+                f"{one.rule_id} would have refused at {one.would_have_refused} of {one.would_have_fired} gates: {about}; "
+                f"last {', '.join(one.examples)}"
+            )
     _say(f"{found.receipts} receipts, {found.gates} gates, {found.sessions} sessions")
 
 

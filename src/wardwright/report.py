@@ -16,6 +16,10 @@ from wardwright.receipts import Receipt, rules_of
 REFUSING: Final = frozenset({"block", "deny_call", "require_approval"})
 QUIET_MS: Final = 900_000
 """A session that says nothing for a quarter of an hour after a refusal counts as abandoned."""
+TOOLS: Final = 50
+"""Tools told apart per rule; callers choose names, so the rest is counted together."""
+OTHERS: Final = "<others>"
+EXAMPLES: Final = 5
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class RuleReport:
     """Gates at which it acted."""
     would_have_fired: int = 0
     """Gates at which it would have, in observe mode."""
+    would_have_refused: int = 0
+    """Those of them at which it would have blocked, denied or held something."""
     lifted: int = 0
     """Gates at which an approval or an exception stood against it."""
     failed: int = 0
@@ -48,6 +54,10 @@ class RuleReport:
     """Sessions in which it refused something."""
     sessions_abandoned: int = 0
     """Sessions whose last word was its refusal."""
+    tools: dict[str, int] = field(default_factory=dict[str, int])
+    """Tool → gates at which it acted on it, or would have; `<request>` and the like: on the message as a whole."""
+    examples: list[str] = field(default_factory=list[str])
+    """Ids of the latest receipts in which it acted, or would have; newest first."""
 
     def as_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -130,9 +140,9 @@ class _Reader:
         self.receipts += 1
         for gate in gates:
             if gate not in earlier:
-                self.gate(gate, session)
+                self.gate(gate, session, str(receipt["id"]))
 
-    def gate(self, gate: Mapping[str, Any], session: _Session) -> None:
+    def gate(self, gate: Mapping[str, Any], session: _Session, receipt_id: str) -> None:
         self.gates += 1
         at_ms = int(gate["at_ms"])
         self.first_ms = at_ms if self.first_ms is None else min(self.first_ms, at_ms)
@@ -146,10 +156,14 @@ class _Reader:
         for rule_id, findings in _by_rule(gate).items():
             one = self.rule(rule_id, findings[0].get("kind", ""))
             acting = [finding for finding in findings if finding["enforced"] and not finding.get("lifted")]
-            one.would_have_fired += any(not finding["enforced"] for finding in findings)
+            observed = [finding for finding in findings if not finding["enforced"] and not finding.get("lifted")]
+            one.would_have_fired += bool(observed)
+            one.would_have_refused += any(finding["effect"] in REFUSING for finding in observed)
             one.lifted += any(bool(finding.get("lifted")) for finding in findings)
             one.failed += any(bool(finding.get("error")) for finding in findings)
             one.fired += bool(acting)
+            if acting or observed:
+                _remember(one, receipt_id, {tool for part in (*acting, *observed) for tool in _tools(gate, part)})
             tools = {tool for finding in acting if finding["effect"] in REFUSING for tool in _tools(gate, finding)}
             if tools:
                 one.refused += 1
@@ -187,8 +201,18 @@ class _Reader:
             if session.refused_by and end - session.last_ms >= quiet_ms:
                 for rule_id in session.refused_by:
                     self.rules[rule_id].sessions_abandoned += 1
+        for one in self.rules.values():
+            one.tools = dict(sorted(one.tools.items(), key=lambda pair: (-pair[1], pair[0])))
         ordered = sorted(self.rules.values(), key=lambda one: (-one.fired, -one.would_have_fired, one.rule_id))
         return Report(self.receipts, self.gates, len(self.sessions), self.first_ms or 0, end, tuple(ordered))
+
+
+def _remember(one: RuleReport, receipt_id: str, tools: Iterable[str]) -> None:
+    for tool in tools:
+        name = tool if tool in one.tools or len(one.tools) < TOOLS else OTHERS
+        one.tools[name] = one.tools.get(name, 0) + 1
+    if one.examples[:1] != [receipt_id]:
+        one.examples = [receipt_id, *one.examples[: EXAMPLES - 1]]
 
 
 def _by_rule(gate: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:

@@ -315,6 +315,22 @@ def test_diff_compares_two_plans(shell: Shell, stored: str) -> None:
     assert told["counts"] == {"same": 4, "changed": 2, "unknown": 0}
 
 
+def test_report_says_what_a_shadow_rule_would_have_refused(shell: Shell) -> None:
+    """G28: how often, on which tools, and in which receipts one can see it."""
+    watched = compile_plan(load_config(PLAN.replace("action: block", "action: block, mode: observe")))
+    store = SqliteStore(shell.folder / "watched.db", upkeep=False)
+    for receipt in recorded(watched, calls("shell_exec"), calls("browser_open"), calls("shell_exec")):
+        store.commit(Delta(receipt["at_ms"]), receipts.record(receipt))
+    store.close()
+
+    _, out, _ = shell("report", "--db", "watched.db")
+
+    assert out.splitlines()[-2:] == [
+        "no-shell would have refused at 2 of 2 gates: shell.exec 2; last r3, r1",
+        "3 receipts, 6 gates, 1 sessions",
+    ]
+
+
 def test_report_says_per_rule_what_it_did(shell: Shell, stored: str) -> None:
     """A table for people, the same as JSON; with a plan also the rules that never came up."""
     code, out, _ = shell("report", "--db", stored, "--config", shell.file("plan.yaml", PLAN))

@@ -42,6 +42,35 @@ def test_observed_rules_are_counted_apart() -> None:
     assert (found.fired, found.would_have_fired, found.refused) == (0, 2, 0)
 
 
+def test_a_shadow_rule_says_what_it_would_have_refused() -> None:
+    """G28: how often it would have denied, on which tools, and where to look: the latest receipts first."""
+    shadow = plan(rule("kind: tool_selector, action: deny_call, mode: observe, tool: {namespace: [shell, browser]}"))
+
+    found = row(report(recorded(shadow, calls("shell_exec"), calls("shell_exec", "browser_open"), calls("search"))))
+
+    assert (found.would_have_refused, found.tools) == (2, {"shell.exec": 2, "browser.open": 1})
+    assert found.examples == ["r2", "r1"]
+
+
+def test_a_shadow_rule_that_only_notes_would_have_refused_nothing() -> None:
+    """What it would have done is not always a refusal."""
+    shadow = plan(rule("kind: tool_selector, action: annotate, mode: observe, tool: {namespace: shell}"))
+
+    found = row(report(recorded(shadow, calls("shell_exec"))))
+
+    assert (found.would_have_fired, found.would_have_refused) == (1, 0)
+
+
+def test_names_that_callers_choose_do_not_make_a_report_grow() -> None:
+    """G30: beyond fifty tools the rest is counted together, and five receipts are named."""
+    busy = plan(rule("kind: tool_selector, action: deny_call, tool: {name: '*'}"))
+
+    found = row(report(recorded(busy, *[calls(*[f"t{index}x{n}" for n in range(10)]) for index in range(6)])))
+
+    assert (len(found.tools), found.tools["<others>"]) == (51, 10)
+    assert found.examples == ["r6", "r5", "r4", "r3", "r2"]
+
+
 def test_a_retry_that_passes_is_counted_with_the_time_it_took() -> None:
     """Denied at one second, corrected at three: two seconds added."""
     stored = recorded(
