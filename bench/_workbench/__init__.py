@@ -1,0 +1,1 @@
+"""What `bench.workbench` runs beside itself: filling the store, and the browser."""
