@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -19,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from wardwright.archive import SessionUnknown
 from wardwright.errors import ConfigError, GovernanceUnavailable, VersionConflict, WardwrightError
 from wardwright.http.admin_plans import problem_json
-from wardwright.http.admin_routes import ROUTES
+from wardwright.http.admin_routes import find, methods
 from wardwright.http.openapi import document
 from wardwright.http.route import Ask, Gateway, Lines, Route, dump, read_body, read_query
 from wardwright.wire.refusal import Refusal
@@ -27,6 +26,9 @@ from wardwright.wire.refusal import Refusal
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
 
 DOCUMENT: Final = "/openapi.json"
 BODY_BYTES: Final = 8 * 1024 * 1024
@@ -42,10 +44,11 @@ _KINDS: Final[Mapping[int, str]] = {
     500: "internal_error",
     503: "governance_unavailable",
 }
-_PATTERNS: Final[tuple[tuple[re.Pattern[str], Route], ...]] = tuple((route.pattern, route) for route in ROUTES)
 
 
-class _Refused(Exception):
+class Refused(Exception):
+    """A question that is not asked."""
+
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -72,7 +75,7 @@ class AdminApp:
         request = Request(scope, receive)
         try:
             answer = await self._answer(request)
-        except _Refused as refused:
+        except Refused as refused:
             answer = _error(refused.status, refused.code, refused.message, headers=refused.headers)
         except WardwrightError as error:
             answer = _told(error)
@@ -93,13 +96,13 @@ class AdminApp:
         operator = self._gateway.authenticator.admin(headers, peer, route.role)
         if isinstance(operator, Refusal):
             sent = {"www-authenticate": "Bearer"} if operator.status == 401 else {}
-            raise _Refused(operator.status, operator.code, operator.message, sent)
+            raise Refused(operator.status, operator.code, operator.message, sent)
         query = read_query(route, request.query_params.multi_items())
         body: dict[str, Any] = {}
         if route.body is not None:
             body = read_body(route, await self._body(request))
         ask = Ask(self._gateway, operator.id, path, query, body)
-        found = await self._ask(route, ask)
+        found = await self.run(route.handler, ask, heavy=route.heavy)
         if route.activates:
             overlay = self._gateway.overlay
             await overlay.poll()
@@ -113,27 +116,28 @@ class AdminApp:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             # Also what keeps a page of another site from asking in an operator's name.
-            raise _Refused(415, "json_only", "Send JSON, with the header Content-Type: application/json.")
+            raise Refused(415, "json_only", "Send JSON, with the header Content-Type: application/json.")
         pieces: list[bytes] = []
         size = 0
         async for piece in request.stream():
             size += len(piece)
             if size > self._body_bytes:
-                raise _Refused(413, "body_too_large", f"The body is longer than {self._body_bytes} bytes.")
+                raise Refused(413, "body_too_large", f"The body is longer than {self._body_bytes} bytes.")
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def _ask(self, route: Route, ask: Ask) -> Any:
+    async def run(self, work: Callable[[Asked], Found], asked: Asked, *, heavy: bool) -> Found:
+        """Asks on a thread of the operators'; what is heavy, one at a time (Refused when too many wait)."""
         loop = asyncio.get_running_loop()
-        if not route.heavy:
-            return await loop.run_in_executor(self._threads, route.handler, ask)
+        if not heavy:
+            return await loop.run_in_executor(self._threads, work, asked)
         if self._waiting >= WAITING:
             message = "Other questions over all receipts are being answered. Try again in a moment."
-            raise _Refused(429, "too_many_requests", message, {"retry-after": "5"})
+            raise Refused(429, "too_many_requests", message, {"retry-after": "5"})
         self._waiting += 1
         try:
             async with self._heavy:
-                return await loop.run_in_executor(self._threads, route.handler, ask)
+                return await loop.run_in_executor(self._threads, work, asked)
         finally:
             self._waiting -= 1
 
@@ -152,36 +156,39 @@ def admin_app(gateway: Gateway, *, body_bytes: int = BODY_BYTES) -> AdminApp:
 
 
 def _find(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-    allowed: list[str] = []
-    for pattern, route in _PATTERNS:
-        match = pattern.fullmatch(path)
-        if match is None:
-            continue
-        if route.method == method:
-            return route, match.groupdict()
-        allowed.append(route.method)
+    found = find(method, path)
+    if found is not None:
+        return found
+    allowed = ", ".join(methods(path))
     if allowed:
-        methods = ", ".join(dict.fromkeys(allowed))
-        raise _Refused(405, "method_not_allowed", f"Send this with {methods}.", {"allow": methods})
-    raise _Refused(404, "not_found", "There is nothing at this address. /openapi.json lists what there is.")
+        raise Refused(405, "method_not_allowed", f"Send this with {allowed}.", {"allow": allowed})
+    raise Refused(404, "not_found", "There is nothing at this address. /openapi.json lists what there is.")
 
 
 def _json(value: Any) -> Response:
     return Response(dump(value), 200, {**_FIXED, "content-type": "application/json"})
 
 
-def _told(error: WardwrightError) -> Response:
+def told(error: WardwrightError) -> tuple[int, str, str]:
+    """Status, code and message of an error for whoever asked."""
     if isinstance(error, ConfigError):
-        problems = [problem_json(problem) for problem in error.problems]
-        message = f"The plan has {len(problems)} problem{'s' if len(problems) != 1 else ''}; nothing was changed."
-        return _error(422, "invalid_plan", message, problems=problems)
+        count = len(error.problems)
+        message = f"The plan has {count} problem{'s' if count != 1 else ''}; nothing was changed."
+        return 422, "invalid_plan", message
     if isinstance(error, SessionUnknown):
-        return _error(404, "not_found", f"There is {error}.")
+        return 404, "not_found", f"There is {error}."
     if isinstance(error, VersionConflict):
-        return _error(409, "conflict", f"{error}. Look at it again.")
+        return 409, "conflict", f"{error}. Look at it again."
     if isinstance(error, GovernanceUnavailable):
-        return _error(503, error.code, str(error))
-    return _error(error.status, error.code, str(error))
+        return 503, error.code, str(error)
+    return error.status, error.code, str(error)
+
+
+def _told(error: WardwrightError) -> Response:
+    status, code, message = told(error)
+    if isinstance(error, ConfigError):
+        return _error(status, code, message, problems=[problem_json(problem) for problem in error.problems])
+    return _error(status, code, message)
 
 
 def _error(

@@ -1,5 +1,5 @@
-"""The whole application: models' requests go to `app`, proxied MCP servers and operators to their own; here are the few paths
-beside them, and the beginning and end of the process."""
+"""The whole application: models' requests go to `app`, proxied MCP servers, operators and their pages to their own; here are the few
+paths beside them, and the beginning and end of the process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import orjson
 
 from wardwright.http import guard
 from wardwright.http.app import App, AsgiApp, Receive, Scope, Send, preflight
+from wardwright.http.pages import PagesApp
 from wardwright.http.service import Service
 from wardwright.wire.refusal import Refusal
 
@@ -19,10 +20,11 @@ _TEXT: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 class Front:
     """The ASGI application of one process."""
 
-    def __init__(self, service: Service, operators: AsgiApp, mcp: AsgiApp) -> None:
+    def __init__(self, service: Service, operators: AsgiApp, mcp: AsgiApp, pages: PagesApp) -> None:
         self.service = service
         self._operators = operators
         self._mcp = mcp
+        self._pages = pages
         self._app: App | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,11 +64,14 @@ class Front:
             await _answer(send, 200, {"status": "ok"})
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = guard.check(scope, headers, service.hosts, service.deployment.limits.header_bytes)
+        page = self._pages.serves(path)
+        refusal = guard.check(scope, headers, service.hosts, service.deployment.limits.header_bytes, form=page)
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
         elif refusal is not None:
             await _refuse(send, refusal)
+        elif page:
+            await self._pages(scope, receive, send)
         elif path == "/readyz":
             problem = await service.ready()
             if problem:

@@ -32,12 +32,13 @@ PAGE_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
         b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     ),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 )
-"""On every page: own scripts and styles only, in no frame, nothing told to others."""
+"""On every page: own scripts and styles only, in no frame, nothing told to others. Not `no-referrer`: with that a browser says of our
+own forms that they come from nowhere (`Origin: null`)."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _KNOWN_HOSTS: Final = 256
@@ -100,8 +101,11 @@ class Hosts:
         return self._bound_to_all or is_local(name)
 
 
-def check(scope: Mapping[str, Any], headers: Mapping[str, str], hosts: Hosts, header_bytes: int) -> Refusal | None:
-    """Why this request is not read at all; None when it is in order. `headers` are those of the ASGI scope, decoded."""
+def check(
+    scope: Mapping[str, Any], headers: Mapping[str, str], hosts: Hosts, header_bytes: int, *, form: bool = False
+) -> Refusal | None:
+    """Why this request is not read at all; None when it is in order. `headers` are those of the ASGI scope, decoded. `form`: to one of
+    our pages, which take forms and no JSON."""
     raw: RawHeaders = scope["headers"]
     size = 0
     for name, value in raw:
@@ -137,12 +141,14 @@ def check(scope: Mapping[str, Any], headers: Mapping[str, str], hosts: Hosts, he
             403, "permission_error", "origin_not_allowed", "A page of another site may not send this to the gateway."
         )
     kind = headers.get("content-type")
-    if kind is not None and kind != "application/json" and scope["method"] not in _READING and not _is_json(kind):
+    if kind is not None and kind != "application/json" and scope["method"] not in _READING and not _fits(kind, form):
         return Refusal(
             415,
             "invalid_request_error",
             "unsupported_media_type",
-            "The body must be JSON: send it with `Content-Type: application/json`.",
+            "A form of a page is sent as application/x-www-form-urlencoded."
+            if form
+            else "The body must be JSON: send it with `Content-Type: application/json`.",
         )
     encoding = headers.get("content-encoding")
     if encoding is not None and encoding.strip().lower() not in ("", "identity"):
@@ -206,8 +212,9 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 5
 
 
-def _is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == "application/json"
+def _fits(content_type: str, form: bool) -> bool:
+    wanted = "application/x-www-form-urlencoded" if form else "application/json"
+    return content_type.partition(";")[0].strip().lower() == wanted
 
 
 def _bare(host: str) -> str:

@@ -88,6 +88,9 @@ class Operator(Protocol):
     @property
     def id(self) -> str: ...
 
+    @property
+    def role(self) -> Role: ...
+
 
 class Doorkeeper(Protocol):
     """Who knows the operators."""
@@ -240,8 +243,13 @@ class Route:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        parts = re.split(r"(\{\w+\*?\})", self.path)
-        return re.compile("".join(_part(part) for part in parts))
+        return path_pattern(self.path)
+
+
+def path_pattern(path: str) -> re.Pattern[str]:
+    """What fits a path with `{name}` or `{name*}` in it."""
+    parts = re.split(r"(\{\w+\*?\})", path)
+    return re.compile("".join(_part(part) for part in parts))
 
 
 def _part(part: str) -> str:

@@ -21,6 +21,7 @@ from wardwright.http import logs
 from wardwright.http.admin import admin_app
 from wardwright.http.front import Front
 from wardwright.http.mcp import mcp_app
+from wardwright.http.pages import pages_app
 from wardwright.http.service import Service, embedded
 
 DATABASE: Final = "wardwright.db"
@@ -71,7 +72,8 @@ def create_app(
 
 def front(service: Service) -> Front:
     """The application of an opened service."""
-    return Front(service, admin_app(service), mcp_app(service))
+    admin = admin_app(service)
+    return Front(service, admin, mcp_app(service), pages_app(service, admin))
 
 
 def worker() -> Front:

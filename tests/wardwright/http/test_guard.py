@@ -319,6 +319,6 @@ def test_pages_run_their_own_scripts_alone_and_in_no_frame() -> None:
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
-    assert (sent[b"x-frame-options"], sent[b"referrer-policy"]) == (b"DENY", b"no-referrer")
+    assert (sent[b"x-frame-options"], sent[b"referrer-policy"]) == (b"DENY", b"same-origin")
     assert set(API_HEADERS) <= set(PAGE_HEADERS)
     assert dict(API_HEADERS) == {b"cache-control": b"no-store", b"x-content-type-options": b"nosniff"}

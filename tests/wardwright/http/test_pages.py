@@ -1,0 +1,259 @@
+"""The workbench's door: nothing before sign-in, forms only from our own pages, roles, errors that lose nothing, files."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wardwright.errors import ConfigError, Problem, StoreUnavailable
+from wardwright.http.pages import COOKIE, FORM_BYTES, PAGES, SIGNED_IN_MS, Page, Visit
+from wardwright.http.route import BadRequest
+from wardwright.http.visit import Answer
+
+from .desk import Desk
+from .visitor import Visitor
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    opened = Desk(tmp_path)
+    yield opened
+    opened.close()
+
+
+def address(page: Page) -> str:
+    """A path of the page with something in every place."""
+    return page.path.replace("{", "").replace("}", "").replace("*", "")
+
+
+def fails(error: Exception) -> tuple[Page, ...]:
+    def handler(visit: Visit) -> Answer:
+        raise error
+
+    return (Page("GET", "/live/odd", "viewer", handler), Page("POST", "/live/odd", "viewer", handler))
+
+
+# signing in
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.method} {page.path}")
+def test_nothing_is_shown_without_signing_in(desk: Desk, page: Page) -> None:
+    """Every page leads to the sign-in, and says nothing of its own."""
+    visitor = Visitor(desk, role="")
+
+    seen = visitor.get(address(page)) if page.method == "GET" else visitor.post(address(page), a="b")
+
+    assert (seen.status, seen.answer.body) == (303, b"")
+    assert seen.answer.headers["location"].partition("?")[0] == "/signin"
+
+
+def test_a_token_signs_in_and_leads_to_the_page_that_was_wanted(desk: Desk) -> None:
+    """With everything that stood in its address."""
+    visitor = Visitor(desk, role="")
+
+    asked = visitor.follow(visitor.get("/models?x=1&y=a%20b"))
+    signed = visitor.send(asked.form("/signin"), token="operator")
+
+    assert signed.answer.headers["location"] == "/models?x=1&y=a%20b"
+    assert visitor.follow(signed).status == 200
+
+
+def test_a_token_that_is_not_known_signs_nobody_in(desk: Desk) -> None:
+    """It is told, with 401, and the field is there again."""
+    visitor = Visitor(desk, role="")
+
+    seen = visitor.post("/signin", token="guess")
+
+    assert seen.status == 401
+    assert "This token is not known here." in seen.text
+    assert COOKIE not in visitor.cookies
+
+
+@pytest.mark.parametrize(
+    "wanted", ["https://evil.test/", "//evil.test", "/\\evil.test", "javascript:alert(1)", "/signout"]
+)
+def test_a_sign_in_leads_nowhere_else(desk: Desk, wanted: str) -> None:
+    """Not to another site, not out again."""
+    visitor = Visitor(desk, role="")
+
+    signed = visitor.post("/signin", token="viewer", next=wanted)
+
+    assert signed.answer.headers["location"] == "/live"
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(desk: Desk) -> None:
+    """HttpOnly, SameSite=Strict, twelve hours; the token is not to be read in it."""
+    signed = Visitor(desk, role="").post("/signin", token="operator")
+
+    cookie = signed.answer.headers["set-cookie"]
+    assert cookie.endswith("; Max-Age=43200; Path=/; HttpOnly; SameSite=Strict")
+    assert "operator" not in cookie
+
+
+def test_a_cookie_ends_after_twelve_hours(desk: Desk) -> None:
+    """By the gateway's clock, whatever the browser does."""
+    visitor = Visitor(desk)
+    desk.clock += SIGNED_IN_MS
+
+    assert visitor.get("/models").status == 303
+
+
+def test_a_cookie_ends_with_its_token(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that was taken away opens nothing any more, also for those who are signed in."""
+    visitor = Visitor(desk)
+    admin = desk.authenticator.admin
+    monkeypatch.setattr(desk.authenticator, "admin", lambda headers, peer, needs="viewer": admin({}, peer, needs))
+
+    assert visitor.get("/models").status == 303
+
+
+@pytest.mark.parametrize("cookie", ["", "x", "!!!", "A" * 200, base64.urlsafe_b64encode(b'{"t":"operator"}').decode()])
+def test_a_made_up_cookie_opens_nothing(desk: Desk, cookie: str) -> None:
+    """Only what this gateway sealed does."""
+    visitor = Visitor(desk, role="")
+    visitor.cookies[COOKIE] = cookie
+
+    assert visitor.get("/models").status == 303
+
+
+def test_signing_out_takes_the_cookie_away(desk: Desk) -> None:
+    """By a form, so that no link can do it."""
+    visitor = Visitor(desk)
+
+    assert visitor.get("/signout").answer.headers["location"] == "/live"
+    visitor.send(visitor.get("/models").form("/signout"))
+
+    assert COOKIE not in visitor.cookies
+
+
+def test_the_front_door_leads_to_live(desk: Desk) -> None:
+    """`/` is what people type."""
+    assert Visitor(desk, role="").get("/").answer.headers["location"] == "/live"
+
+
+# forms
+
+
+@pytest.mark.parametrize("csrf", [None, "", "guess"])
+def test_a_form_of_another_page_is_refused(desk: Desk, csrf: str | None) -> None:
+    """What is signed in is not enough: the form must have been made for this sign-in."""
+    visitor = Visitor(desk)
+    fields = {"model": "coding", "tool": "lookup", "enabled": "false"}
+
+    seen = visitor.post("/models/switch", **fields, **({} if csrf is None else {"csrf": csrf}))
+
+    assert seen.status == 403
+    assert "Nothing was changed." in seen.text
+    assert desk.overlay.off("coding") == frozenset()
+
+
+def test_the_form_of_an_earlier_sign_in_is_refused(desk: Desk) -> None:
+    """Each sign-in has its own."""
+    visitor = Visitor(desk)
+    form = visitor.get("/models").form("/signout")
+    visitor.post("/signin", token="operator")
+
+    assert visitor.send(form).status == 403
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.role != "viewer"], ids=lambda page: page.path)
+def test_a_lower_role_is_refused(desk: Desk, page: Page) -> None:
+    """What decides or changes something needs more than looking."""
+    visitor = Visitor(desk, role="viewer" if page.role == "approver" else "approver")
+    csrf = visitor.get("/models").form("/signout").fields["csrf"]
+
+    seen = visitor.post(address(page), csrf=csrf) if page.method == "POST" else visitor.get(address(page))
+
+    assert seen.status == 403
+    assert f"This needs the role {page.role}" in seen.text
+
+
+def test_a_form_that_is_too_long_is_refused(desk: Desk) -> None:
+    """Before anybody is asked who sent it."""
+    assert Visitor(desk).post("/models/switch", note="x" * FORM_BYTES).status == 413
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (BadRequest("This cannot be used: 'x'."), 400, "This cannot be used: 'x'."),
+        (StoreUnavailable("The store is away."), 503, "The store is away."),
+        (ConfigError([Problem("plan", 3, 5, "governance[0].kind", "unknown kind")]), 422, "Line 3, column 5"),
+    ],
+    ids=["bad request", "no store", "bad plan"],
+)
+def test_an_error_loses_nothing_that_was_typed(desk: Desk, error: Exception, status: int, told: str) -> None:
+    """What is wrong and where is told, and everything that was sent stands in a form, to be sent again."""
+    visitor = Visitor(desk, pages=(*fails(error), *PAGES))
+    csrf = visitor.get("/models").form("/signout").fields["csrf"]
+
+    seen = visitor.post("/live/odd", csrf=csrf, source="\n a: <b>\nb: &", note="why")
+
+    assert seen.status == status
+    assert told in seen.text
+    assert seen.form("/live/odd").fields == {"csrf": csrf, "source": "\n a: <b>\nb: &", "note": "why"}
+
+
+def test_an_unexpected_error_is_told_without_its_words(desk: Desk) -> None:
+    """The log has them."""
+    visitor = Visitor(desk, pages=fails(RuntimeError("secret words")))
+
+    with pytest.raises(RuntimeError, match="secret words"):
+        visitor.get("/live/odd")
+
+
+def test_a_page_asks_with_the_rights_of_its_visitor(desk: Desk) -> None:
+    """Also where a page forgot to ask for the role: the admin route does not."""
+
+    def handler(visit: Visit) -> Answer:
+        visit.ask("POST", "/v1/wardwright/stops", body={"kind": "session", "name": "s1"})
+        return visit.redirect("/live")
+
+    visitor = Visitor(desk, "viewer", (Page("GET", "/live/odd", "viewer", handler),))
+
+    assert visitor.get("/live/odd").status == 403
+    assert desk.overlay.stops() == ()
+
+
+def test_a_notice_is_shown_once(desk: Desk) -> None:
+    """On the page after the form; it cannot be put there by a link."""
+    pages: Any = (
+        Page("GET", "/live/odd", "viewer", lambda visit: visit.redirect("/models", "Done <b>; größer.")),
+        *PAGES,
+    )
+    visitor = Visitor(desk, pages=pages)
+
+    visitor.get("/live/odd")
+
+    assert "Done &lt;b&gt;; größer." in visitor.get("/models").html
+    assert "Done" not in visitor.get("/models").text
+
+
+# files
+
+
+def test_files_are_kept_by_their_content(desk: Desk) -> None:
+    """For ever under their digest; asked for again under their bare name; nothing is sent twice."""
+    visitor = Visitor(desk, role="")
+    page = visitor.get("/signin").html
+    named = page.partition('<link rel="stylesheet" href="')[2].partition('"')[0]
+
+    kept, bare = visitor.get(named), visitor.get("/static/style.css")
+
+    assert kept.answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert (kept.answer.body, bare.answer.headers["cache-control"]) == (bare.answer.body, "no-cache")
+    again = visitor.get("/static/style.css", if_none_match=bare.answer.headers["etag"])
+    assert (again.status, again.answer.body) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["../__init__.py", "..%2f__init__.py", "none.css", "", ".css", "style.css/x"])
+def test_no_other_file_is_served(desk: Desk, name: str) -> None:
+    """Only those of one folder, by their plain names."""
+    assert Visitor(desk, role="").get(f"/static/{name}").status == 404
