@@ -6,7 +6,6 @@ meant, else nothing is given; whether it may rule is decided by `compile_plan`, 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
@@ -15,7 +14,7 @@ import yaml
 
 from wardwright.config import parse_config
 from wardwright.errors import WardwrightError
-from wardwright.policy.compile import KINDS
+from wardwright.policy.compile import KINDS, compile_plan
 
 Into: TypeAlias = Literal["state", "sequence"]
 """state: one rule enters a state, the selector acts in that state
@@ -58,11 +57,12 @@ class Rewrite:
 
 
 def rewrite(source: str, wish: Wish) -> Rewrite:
-    """The text with the rule turned. CannotRewrite says why not; ConfigError when the text is no YAML at all."""
-    parse_config(source)  # its errors have places
+    """The text with the rule turned. CannotRewrite says why not; ConfigError when the text is no plan to begin with."""
+    config = parse_config(source)
+    compile_plan(config)
     root = cast("yaml.Node", yaml.compose(source, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     place = _find(root, wish)
-    wanted: Any = copy.deepcopy(parse_config(source).root.plain())
+    wanted: Any = config.root.plain()
     edits: list[_Edit] = []
     model = _model_of(wanted, wish.model_id)
     rules: list[dict[str, Any]] = model["governance"]
@@ -128,8 +128,8 @@ def _find(root: yaml.Node, wish: Wish) -> _Place:
             action = keys["action"][1].value if "action" in keys else ""
             if wish.into == "sequence" and action not in KINDS["tool_sequence"].actions:
                 raise CannotRewrite(f"A tool_sequence cannot {action}: turn '{wish.rule_id}' into a state pair.")
-            assert isinstance(model, yaml.MappingNode) and rules is not None  # noqa: S101
-            return _Place(model, cast("yaml.SequenceNode", rules[1]), cast("yaml.MappingNode", rule), keys, sections)
+            listed = cast("yaml.SequenceNode", sections["governance"][1])
+            return _Place(cast("yaml.MappingNode", model), listed, cast("yaml.MappingNode", rule), keys, sections)
     raise CannotRewrite(f"There is no rule '{wish.rule_id}' under governance of model '{wish.model_id}'.")
 
 
@@ -305,8 +305,8 @@ def _flow(value: Any) -> str:
 
 def _notes(wish: Wish, place: _Place) -> tuple[str, ...]:
     told = [
-        f"Until now '{wish.rule_id}' acted always. Now it acts only after what it waits for, so what comes before that passes: "
-        "compare the plans over stored traffic to see what changes."
+        f"Until now '{wish.rule_id}' acted whenever its matcher fitted. Now it acts only after what it waits for: what comes before "
+        "that passes. Compare the plans over stored traffic to see what changes."
     ]
     if not wish.until:
         told.append("Nothing ends it: once begun it holds for the rest of the session.")
