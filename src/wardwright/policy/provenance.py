@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
@@ -51,15 +51,15 @@ FIRST: Final = 256
 DIGEST: Final = 16
 SHORT: Final = 8
 """Characters of a digest inside an entry: names of a record, role words."""
-WIDTH: Final[Mapping[str, int]] = {"u": 17, "t": 18, "s": 81, "c": 34, "n": 18, "x": 16}
+WIDTH: Final[Mapping[str, int]] = {"u": 17, "t": 18, "s": 106, "c": 50, "n": 18, "x": 16}
 CAPACITY: Final[Mapping[str, int]] = {"u": 16_384, "t": 32_768, "s": 32_768, "c": 4_096, "n": 16_384, "x": 4_096}
 """Entries kept per family; what comes later is not kept, so it is text or unknown."""
 MAX_SAID: Final = 1_500
 """Tokens of one text of the user that are indexed; what is behind them is text."""
 GRAM: Final = 6
 """Tokens in a row that are kept of what the user said."""
-MAX_NAMES: Final = 5
-MAX_ROLES: Final = 2
+MAX_NAMES: Final = 6
+MAX_ROLES: Final = 4
 MAX_PLACES: Final = 1_295
 MAX_FOUND: Final = 16
 MAX_INNER: Final = 200
@@ -82,6 +82,7 @@ ACCEPTS: Final[Mapping[SinkType, frozenset[str]]] = {
             "directory",
             "payee",
             "system+named",
+            "system+titled",
             "system+selected",
             "system+role",
             "member_text",
@@ -99,12 +100,23 @@ ACCEPTS: Final[Mapping[SinkType, frozenset[str]]] = {
             "directory",
             "payee",
             "system+named",
+            "system+titled",
             "system+role",
             "system+selected",
         }
     ),
     "path": frozenset(
-        {"user", "user_repeated", "self", "created", "system", "system+named", "system+role", "system+selected"}
+        {
+            "user",
+            "user_repeated",
+            "self",
+            "created",
+            "system",
+            "system+named",
+            "system+titled",
+            "system+role",
+            "system+selected",
+        }
     ),
     "date": frozenset(),
     "text": frozenset(),
@@ -124,6 +136,7 @@ CLASSES: Final[tuple[str, ...]] = (
     "directory",
     "system",
     "system+named",
+    "system+titled",
     "system+role",
     "system+selected",
     "system+other",
@@ -143,6 +156,7 @@ self: the principal's own
 created: made in this session
 payee, directory, system: a field of that class holds it
 system+named: and it, or the name of its record, is in what the user said
+system+titled: the same by a name that outsiders can choose, such as a subject
 system+role: and the user said the word for that field
 system+selected: and it was read through a locator that the user named
 system+other: an id, while the user's words fit another record
@@ -204,6 +218,7 @@ _INNER: Final[frozenset[str]] = frozenset(
         "directory",
         "payee",
         "system+named",
+        "system+titled",
         "system+role",
         "system+selected",
         "system+other",
@@ -215,6 +230,7 @@ _BAD_STATUS: Final[frozenset[str]] = frozenset({"error", "timeout", "rejected"})
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SPOKEN: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _ODD: Final[re.Pattern[str]] = re.compile(r"[^\w./:\[\]-]", re.ASCII)
+_GLUED: Final[re.Pattern[str]] = re.compile(r"(?<=[a-z/])\.(?=[A-Z][a-z]*(?:[\s,!?']|\Z))")
 _QUOTES: Final = frozenset("\"'“”‘’`«»#@")
 _KINDS: Final[Mapping[str, str]] = {"a": "an address", "u": "a link", "n": "an account number", "d": "a date"}
 
@@ -229,7 +245,7 @@ class Scope(Protocol):
 class Labels:
     """What the catalog says of one tool, ready to be looked up."""
 
-    __slots__ = ("authors", "by_key", "by_path", "labelled", "locators", "names", "sinks", "tool", "writes")
+    __slots__ = ("authors", "by_key", "by_path", "keyed", "labelled", "locators", "names", "sinks", "tool", "writes")
 
     def __init__(self, identity: Identity) -> None:
         self.tool = f"{identity.namespace}.{identity.name}"
@@ -238,6 +254,7 @@ class Labels:
         for label in identity.fields:
             (self.by_path if label.field.startswith("/") or not label.field else self.by_key)[label.field] = label
         self.labelled = bool(identity.fields)
+        self.keyed = "{}" in self.by_key
         self.sinks: dict[str, SinkType] = dict(identity.sinks)
         self.names = frozenset(identity.names)
         self.locators = frozenset(identity.locators)
@@ -420,16 +437,23 @@ class Shelves:
         """How the user said a value: the flags of its entries; empty when not at all."""
         return "".join(self.find("u", digest))
 
-    def names_fit(self, names: str) -> bool:
-        """Whether the user said one of the names of an entry."""
+    def names_fit(self, names: str, owned: Container[str] = ()) -> str:
+        """How the user said one of the names of an entry: `n`, `t` for a name that outsiders can choose, empty for not at all.
+
+        What is `owned` names the owner's contacts: nobody else goes by it."""
+        titled = ""
         for at in range(0, len(names), SHORT + 1):
             how = names[at]
             if how == ".":
-                return False
-            said = self.said(names[at + 1 : at + 1 + SHORT])
-            if "p" in said if how == "p" else said:
-                return True
-        return False
+                break
+            name = names[at + 1 : at + 1 + SHORT]
+            said = self.said(name)
+            if "p" in said if how in "pP" else said:
+                if how in "PG":
+                    titled = "t"
+                elif name not in owned:
+                    return "n"
+        return titled
 
     def roles_fit(self, roles: str) -> bool:
         if roles[0] == ".":
@@ -451,6 +475,9 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
         _see_text(shelves, plain(text), shelves.place("pasted text", ""))
         return
     spoken = unicodedata.normalize("NFKC", text)
+    if _GLUED.search(spoken) is not None:
+        # A sentence that begins right behind the dot of the last one is no part of its link.
+        spoken = f"{spoken}\n{_GLUED.sub('. ', spoken)}"
     said: list[tuple[str, bool]] = []
     end = 0
     for found in _SPOKEN.finditer(spoken):
@@ -466,6 +493,9 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
         entries.append(unigram + ("p" if is_proper else "w"))
         if is_proper:
             proper.append(unigram)
+        if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+            # "the users", "all senders": the word for a field, or a name, in the plural.
+            entries.append(digest("w", word[:-1]) + ("p" if is_proper else "w"))
         gram = word
         for other, _ in said[place + 1 : place + GRAM]:
             gram = f"{gram} {other}"
@@ -529,11 +559,11 @@ def see(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
         return
     labels = watch.labels(fact.raw_name)
     doubtful = any(mark in _BAD_MARKS for mark in fact.marks) or fact.result_status in _BAD_STATUS
-    if doubtful or not labels.labelled:
+    if doubtful or not (labels.labelled or labels.locators):
         _see_text(shelves, plain(content), shelves.place(labels.tool, ""))
         return
     # A tool that hands out plain text is never read as records: whoever writes the text would choose the fields.
-    read = None if "" in labels.by_path else leaves(content)
+    read = leaves(content, keyed=labels.keyed) if labels.labelled and "" not in labels.by_path else None
     if read is None:
         read = [Leaf("", 0, content)]
     called = leaves(fact.arguments) if fact.arguments else None
@@ -625,7 +655,8 @@ class _Result:
             whole = digest("w", " ".join(said))
             made.append(whole)
             # One word that outsiders chose must look like a name where the user says it.
-            names.append(f"{'p' if len(said) == 1 else 'g'}{whole[:SHORT]}")
+            how = "p" if len(said) == 1 else "g"
+            names.append(f"{how.upper() if field_class == 'label' else how}{whole[:SHORT]}")
         if field_class in ("directory", "payee"):
             for one in said:
                 if len(one) > 1 and one not in common:
@@ -680,15 +711,20 @@ class _Result:
                 continue
             if field_class == "label":
                 said = normal.count(" ") < GRAM and not (len(normal) < 2 or normal in self.watch.common)
-                names = [f"{'g' if ' ' in normal else 'p'}{made[:SHORT]}"] if kind == "w" and said else []
+                names = [f"{'G' if ' ' in normal else 'P'}{made[:SHORT]}"] if kind == "w" and said else []
             else:
                 own = self._own_names(kind, normal) if kind in ("a", "u") else []
                 if kind == "w" and field_class in ("directory", "payee"):
                     own = self._own_names(kind, normal, "g")
-                names = [*own[:3], *self.names.get(leaf.record, ())]
+                # Names that the owner or the service gave come first: titles are the first to be left out.
+                names = [*own[:3], *sorted(self.names.get(leaf.record, ()), key=lambda one: one[0] in "PG")]
             packed = "".join(names[:MAX_NAMES])
-            if kind == "a" and packed and shelves.names_fit(packed.ljust(SHORT + 1, ".")):
+            if kind == "a" and packed and shelves.names_fit(packed) == "n":
                 shelves.flag("matched", "@address")
+                if field_class == "directory":
+                    for one in names[:MAX_NAMES]:
+                        if shelves.names_fit(one):
+                            shelves.flag("owned", one[1:])
             chosen = "L" if self.selected and field_class != "label" else "."
             self.trusted.append(f"{made}{letter}{chosen}{place}{roles}{packed.ljust(MAX_NAMES * (SHORT + 1), '.')}")
 
@@ -825,6 +861,7 @@ class _Judge:
         self.own = own
         self.protected = protected
         self.matched: tuple[str, ...] | None = None
+        self.owned: tuple[str, ...] | None = None
 
     def refuse(self, leaf: Leaf, sink: SinkType | None) -> Refusal | None:
         value = leaf.value
@@ -965,30 +1002,29 @@ class _Judge:
     def _entry(self, entry: str, found: dict[str, str]) -> None:
         shelves = self.shelves
         letter, chosen, origin = entry[0], entry[1], shelves.named(entry[2:4])
-        roles, names = entry[4:20], entry[20:]
+        roles, names = entry[4 : 4 + MAX_ROLES * SHORT], entry[4 + MAX_ROLES * SHORT :]
         if letter == "E":
             found["endorsed_text"] = origin
-            if "@address" not in self._matched() and shelves.names_fit(names):
+            if "@address" not in self._matched() and shelves.names_fit(names) == "n":
                 found["endorsed+named"] = origin
         elif letter in "sdp":
-            better = False
-            if shelves.names_fit(names):
-                found["system+named"] = origin
-                better = True
-            if shelves.roles_fit(roles):
-                found["system+role"] = origin
-                better = True
-            if chosen == "L":
+            better = chosen == "L"
+            if better:
                 found["system+selected"] = origin
+            fits = shelves.names_fit(names, self._owned() if letter == "s" else ())
+            if fits:
+                found["system+named" if fits == "n" else "system+titled"] = origin
                 better = True
-            if not better and origin.partition(" ")[0] in self._matched():
-                found["system+other"] = origin
-            else:
-                found[_LETTERS[letter]] = origin
+            elsewhere = not better and origin.partition(" ")[0] in self._matched()
+            # "The sender" is the one of the record that the user's words fit, if they fit one.
+            if shelves.roles_fit(roles) and not (elsewhere and letter == "s"):
+                found["system+role"] = origin
+                elsewhere = False
+            found["system+other" if elsewhere else _LETTERS[letter]] = origin
         elif letter == "l":
             found["label"] = origin
             if shelves.names_fit(names):
-                found["system+named"] = origin
+                found["system+titled"] = origin
         else:
             found[_LETTERS[letter]] = origin
 
@@ -996,6 +1032,12 @@ class _Judge:
         if self.matched is None:
             self.matched = self.shelves.flags("matched")
         return self.matched
+
+    def _owned(self) -> tuple[str, ...]:
+        """Names of contacts that the user said: an outsider who goes by one of them is not who was meant."""
+        if self.owned is None:
+            self.owned = self.shelves.flags("owned")
+        return self.owned
 
     def _refusal(self, leaf: Leaf, sink: str, why: str, found: Mapping[str, str], kind: str) -> Refusal:
         origin = next((one for one in found.values() if one), "")

@@ -66,6 +66,8 @@ _ACCOUNT: Final[re.Pattern[str]] = re.compile(
 )
 _DIGITS: Final[re.Pattern[str]] = re.compile(r"(?<!\d)[0-9](?:[ .-]?[0-9]){7,33}(?!\d)")
 _ISO: Final[re.Pattern[str]] = re.compile(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)")
+_NUMERIC: Final[re.Pattern[str]] = re.compile(r"(?<!\d)(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?!\d)")
+"""`5/15/2024`, `15.05.2024`: where both readings are a date, it is both."""
 _MONTHS: Final[Mapping[str, int]] = {
     name: number
     for number, names in enumerate(
@@ -120,12 +122,16 @@ def words(text: str) -> str:
 
 
 def address_of(found: str) -> str:
-    return found.strip(".'%-+")
+    """Without what a mailbox's owner may add behind a plus sign: it is the same mailbox."""
+    local, _, host = found.strip(".'%-+").partition("@")
+    return f"{local.partition('+')[0] or local}@{host}"
 
 
 def url_of(found: str) -> tuple[str, str]:
     """(host, host and path) of a URL that is `plain`; credentials, port, fragment and `www.` left out."""
     rest = found.partition("://")[2] or found
+    if ")" in rest and rest.count("(") < rest.count(")"):
+        rest = _closed(rest)
     rest = rest.rstrip(".,;:!?)('\"*").partition("#")[0]
     end = _HOST_END.search(rest)
     at = len(rest) if end is None else end.start()
@@ -135,6 +141,16 @@ def url_of(found: str) -> tuple[str, str]:
     if path.startswith("\\"):
         path = "/" + path[1:]
     return host, host + path.rstrip("/")
+
+
+def _closed(found: str) -> str:
+    """Up to the bracket that was opened before it: `[here](https://a.example/b)and on`."""
+    opened = 0
+    for at, one in enumerate(found):
+        opened += (one == "(") - (one == ")")
+        if opened < 0:
+            return found[:at]
+    return found
 
 
 def account_of(found: str) -> str:
@@ -156,6 +172,12 @@ def _numbers(text: str, dates: bool) -> Iterator[Atom]:
         long = end - start >= 8
         if long and dates and (iso := _ISO.search(text, start, end)) is not None:
             yield "d", f"{iso[1]}-{int(iso[2]):02}-{int(iso[3]):02}"
+        elif long and dates and end - start <= 10 and (numeric := _NUMERIC.match(text, start, end)) is not None:
+            first, second = int(numeric[1]), int(numeric[3])
+            if 0 < first <= 12 and 0 < second <= 31:
+                yield "d", f"{numeric[4]}-{first:02}-{second:02}"
+            if 0 < second <= 12 and 0 < first <= 31 and first != second:
+                yield "d", f"{numeric[4]}-{second:02}-{first:02}"
         elif start >= 2 and text[start - 1].isalpha():
             account = _ACCOUNT.match(text, start - 2) if start == 2 or not text[start - 3].isalnum() else None
             if account is not None:
@@ -238,6 +260,8 @@ def typed_as_whole(text: str) -> tuple[Atom, ...]:
         return (("u", whole), ("h", host))
     if len(text) > 64 or not any(one.isdecimal() for one in text):
         return ()
+    if _NUMERIC.match(text):
+        return tuple(("d", one) for one in dates_in(text))
     if _DIGITS.fullmatch(text) and not _ISO.fullmatch(text):
         return (("n", account_of(text)),)
     if _ACCOUNT.fullmatch(text):
@@ -276,16 +300,31 @@ class Leaf:
     """One value of a result."""
 
     path: str
-    """Keys from the root, each behind a slash; lists leave no trace."""
+    """Keys from the root, each behind a slash; lists leave no trace, but for `/[]`: a plain value in a list that is the whole."""
     record: int
     """Number of the record it belongs to: an entry of a list, else the whole."""
     value: str
 
 
-def leaves(content: str) -> list[Leaf] | None:
-    """A result as leaves, or None when it is text."""
+def leaves(content: str, *, keyed: bool = False) -> list[Leaf] | None:
+    """A result as leaves, or None when it is text. Keyed: its keys name records, and are leaves at `/{}` themselves."""
     read = parse(content)
+    if keyed and isinstance(read, dict):
+        return _keyed(cast("dict[Any, Any]", read))
     return leaves_of(read) if isinstance(read, (dict, list, tuple)) else None
+
+
+def _keyed(read: dict[Any, Any]) -> list[Leaf] | None:
+    found: list[Leaf] = []
+    count = [0]
+    try:
+        for key, one in read.items():
+            count[0] += 1
+            found.append(Leaf("/{}", count[0], str(key)))
+            _walk(one, "/*", count[0], 1, found, count)
+    except _TooMuch:
+        return None
+    return found
 
 
 def argument_leaves(value: Any) -> list[Leaf] | None:
@@ -338,10 +377,11 @@ def _walk(value: Any, path: str, record: int, depth: int, found: list[Leaf], cou
     elif isinstance(value, (list, tuple)):
         for one in cast("list[Any]", value):
             own = record
-            if isinstance(one, (dict, list, tuple)):
+            inner = isinstance(one, (dict, list, tuple))
+            if inner or not path:
                 count[0] += 1
                 own = count[0]
-            _walk(one, path, own, depth + 1, found, count)
+            _walk(one, path if path or inner else "/[]", own, depth + 1, found, count)
     elif value is not None and not isinstance(value, bool):
         found.append(Leaf(path, record, value if isinstance(value, str) else str(value)))
 
