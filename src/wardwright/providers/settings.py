@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast
 
@@ -83,7 +84,7 @@ class IdRule:
     length: int
 
     def fits(self, call_id: str) -> bool:
-        return 0 < len(call_id) <= self.length and compile_pattern(self.pattern).fullmatch(call_id) is not None
+        return 0 < len(call_id) <= self.length and (_short if len(call_id) <= 64 else _matches)(self.pattern, call_id)
 
     def derive(self, call_id: str, attempt: int = 0) -> str:
         """An id that fits, the same for the same id; empty when letters and digits cannot make one."""
@@ -93,6 +94,13 @@ class IdRule:
                 return derived
         return ""
 
+
+def _matches(pattern: str, call_id: str) -> bool:
+    return compile_pattern(pattern).fullmatch(call_id) is not None
+
+
+_short = lru_cache(8192)(_matches)
+"""A conversation brings the same ids with every request."""
 
 ID_RULES: Final[Mapping[str, IdRule]] = {
     "openai": IdRule(r"[\x21-\x7e]+", 40),
