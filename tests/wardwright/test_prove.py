@@ -337,6 +337,56 @@ def test_what_is_not_searched_does_not_matter_where_it_only_notes() -> None:
     assert ask(SEQUENCE + rule, f"{SHELL_AFTER_PAGE} within 30 s").verdict == "holds"
 
 
+REFUSES = "governance:\n  - {id: no-shell, kind: tool_selector, action: deny_call, tool: {namespace: shell}}\n"
+INTENT = "  - {id: asked, kind: intent, tool: {name: '*'}}\n"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{id: r, kind: intent, tool: {name: '*'}}",
+        "{id: r, kind: argument_provenance, tool: {name: '*'}}",
+        "{id: r, kind: argument_schema, tool: {name: '*'}, schema: {type: object}}",
+        "{id: r, kind: budget, limits: {tokens: 5}}",
+        "{id: r, kind: request_guard, action: block, match: 'a[bc]+d'}",
+        "{id: r, kind: tool_selector, action: deny_call, tool: {name: x, arguments: {/a: {regex: '[a-f]{7}'}}}}",
+    ],
+)
+def test_a_rule_that_can_only_refuse_is_left_out_where_the_rest_holds_without_it(rule: str) -> None:
+    """G51: less can run with such a rule than without it, so what cannot run without it cannot run."""
+    proof = ask(f"{REFUSES}  - {rule}\n", "can shell run?")
+
+    assert (proof.verdict, proof.reasons) == ("holds", ())
+    assert proof.notes[-1] == "holds even without 'r', which can only refuse"
+
+
+def test_what_only_such_a_rule_refuses_stays_unknown() -> None:
+    """Without it there is a way, and whether the rule closes it is not known."""
+    assert ask(f"{REFUSES}{INTENT}", "can browser run?").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("plan", "question"),
+    [
+        (f"{HEAD}{ENTER}    until: {{user_turn: true}}\n{BLOCK}{INTENT}", f"{SHELL_AFTER_PAGE} without user"),
+        (
+            f"{REFUSES}{INTENT}  - {{id: few, kind: tool_sequence, after: {{tool: {{namespace: browser}}}}, "
+            "then: {tool: {namespace: mail}, action: deny_call}, within: {events: 3}}\n",
+            "can shell run?",
+        ),
+        (f"{REFUSES}{INTENT}", "can shell run after namespace=browser,phase=planning?"),
+        (
+            f"{REFUSES}{INTENT.replace('tool:', 'transition_to: b, tool:')}state_machine: {{initial_state: a, states: [a, b]}}\n",
+            "can shell run?",
+        ),
+    ],
+    ids=["a state moves", "a window of events", "asked after a call", "it moves a state itself"],
+)
+def test_where_something_remembers_a_refusal_nothing_is_left_out(plan: str, question: str) -> None:
+    """A refusal that moves a state, fills a window or is itself what happened could open something."""
+    assert ask(plan, question).verdict == "unknown"
+
+
 def test_a_search_that_stops_early_says_so() -> None:
     """A bound that was reached is a reason, not an answer."""
     proof = ask(SEQUENCE, f"{SHELL_AFTER_PAGE} within 30 s", limit=20)

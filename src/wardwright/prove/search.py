@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import orjson
@@ -35,6 +35,7 @@ from wardwright.policy.rules import (
 from wardwright.policy.states import enter, holding
 from wardwright.policy.windows import Position, within
 from wardwright.prove.alphabet import Alphabet, Letter, make_alphabet
+from wardwright.prove.leniency import lenient
 from wardwright.prove.question import Question
 from wardwright.wire.turn import (
     Caller,
@@ -214,7 +215,14 @@ def prove(plan: Plan, question: Question, *, model: str = "", limit: int = LIMIT
     part = plan.model(model or next(iter(plan.models)))
     if part is None:
         return Proof(question, "unknown", (f"no plan governs model '{model}'",))
-    return _Search(plan, part, question, limit).answer()
+    proof = _Search(plan, part, question, limit).answer()
+    for easier, fewer, left_out in lenient(plan, part, question) if proof.verdict == "unknown" else ():
+        again = _Search(easier, fewer, question, limit).answer()
+        if again.verdict == "holds":
+            names = ", ".join(f"'{rule}'" for rule in left_out)
+            note = f"holds even without {names}, which can only refuse"
+            return replace(again, notes=(*again.notes, note))
+    return proof
 
 
 @dataclass(slots=True, eq=False)
