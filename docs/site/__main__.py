@@ -1,0 +1,58 @@
+"""`python -m docs.site FOLDER`: writes the pages of the site there, with the config that builds them and llms.txt.
+
+`--check` writes nothing. Exit code 1: a link leads nowhere, or no contents list a page; every such place is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from . import llms, reference
+from .pages import ROOT, Site, SiteError, collect
+
+
+def main(arguments: list[str]) -> int:
+    folders = [one for one in arguments if one != "--check"]
+    if len(folders) != ("--check" not in arguments):
+        print(__doc__, file=sys.stderr)
+        return 2
+    site = collect(reference.pages())
+    for problem in site.problems:
+        print(problem, file=sys.stderr)
+    if site.problems:
+        return 1
+    if folders:
+        write(site, Path(folders[0]))
+    print(f"{len(site.pages)} pages")
+    return 0
+
+
+def write(site: Site, folder: Path) -> None:
+    if site.problems:
+        raise SiteError("\n".join(site.problems))
+    pages = folder / "pages"
+    shutil.rmtree(folder, ignore_errors=True)
+    texts = {**site.pages, "llms.txt": llms.index(site), "llms-full.txt": llms.full(site)}
+    for name, text in texts.items():
+        path = pages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    (folder / "mkdocs.yml").write_text(config(site, folder), "utf-8")
+
+
+def config(site: Site, folder: Path) -> str:
+    """What is decided in mkdocs.yml, and the contents. JSON is YAML too."""
+    contents: list[object] = []
+    for section in site.sections:
+        entries = [{site.title(name): name} for name in section.pages]
+        contents += entries if not section.title else [{section.title: entries}]
+    base = os.path.relpath(ROOT / "mkdocs.yml", folder)
+    return json.dumps({"INHERIT": base, "docs_dir": "pages", "nav": contents}, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
