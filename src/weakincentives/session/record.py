@@ -44,10 +44,23 @@ class Source:
 
     __slots__ = ("__weakref__", "fd", "path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, follow: bool = True) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW | os.O_NONBLOCK))
         weakref.finalize(self, os.close, self.fd).atexit = False
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def header(self) -> tuple[dict[str, Any], int] | None:
+        """The first line and where the records begin; None for a file whose making was cut short."""
+        return _read_header(self.fd, self.path)
+
+    def tail(self, end: int) -> str:
+        """What lies behind the last whole record: nothing, a `torn` write, or records that are `damaged`."""
+        size = self.size
+        return "" if size <= end else "damaged" if _more_follows(self.fd, end, size) else "torn"
 
     def read(self, offset: int, length: int) -> bytes:
         data = os.pread(self.fd, length, offset)
@@ -109,12 +122,8 @@ class RecordFile:
         if self.end == size:
             return
         # What is not whole is a torn write only if nothing whole comes after it.
-        with closing(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ)) as data:
-            place = data.find(_MARK_BYTE, self.end + 1)
-            while place >= 0:
-                if _payload_at(data, place, size) is not None:
-                    raise _damaged(self.path, self.end)
-                place = data.find(_MARK_BYTE, place + 1)
+        if _more_follows(self._fd, self.end, size):
+            raise _damaged(self.path, self.end)
         _logger.warning("%s: the last write was cut short; dropped %d bytes of it", self.path, size - self.end)
         os.ftruncate(self._fd, self.end)
 
@@ -207,6 +216,17 @@ def copy_file(source: Source, body: int, end: int, path: str, header: dict[str, 
             os.unlink(draft)
     if fsync:
         _sync_folder(path)
+
+
+def _more_follows(fd: int, end: int, size: int) -> bool:
+    """Whether anything whole comes after the byte at `end`, where no whole record begins."""
+    with closing(mmap.mmap(fd, size, access=mmap.ACCESS_READ)) as data:
+        place = data.find(_MARK_BYTE, end + 1)
+        while place >= 0:
+            if _payload_at(data, place, size) is not None:
+                return True
+            place = data.find(_MARK_BYTE, place + 1)
+    return False
 
 
 def _payload_at(data: mmap.mmap, offset: int, end: int) -> bytes | None:
