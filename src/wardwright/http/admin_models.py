@@ -27,6 +27,7 @@ from wardwright.http.route import (
     Schema,
     object_schema,
 )
+from wardwright.mediation import advertise
 from wardwright.overlay import STOP_KINDS, Stop, StopKind
 
 _STRING: Final[Schema] = {"type": "string"}
@@ -62,6 +63,8 @@ def _model(gateway: Gateway, model: str) -> dict[str, Any]:
     if part is None or settings is None:
         raise NotFound(f"There is no model '{model[:80]}' any more.")
     off = gateway.overlay.off(model)
+    names = [tool.name for tool in settings.server_tools if tool.name not in off]
+    shown = advertise(settings.advertisement, names, [target.tools for target in part.targets])
     return {
         "model_id": model,
         "plan_hash": part.plan_hash,
@@ -89,6 +92,7 @@ def _model(gateway: Gateway, model: str) -> dict[str, Any]:
             }
             for tool in settings.server_tools
         ],
+        "advertisement": shown.record(),
         "mediation": {"mode": settings.mediation.mode, "rules": len(settings.mediation.rules)},
     }
 
@@ -215,6 +219,12 @@ _EXPECTED: Final[Schema] = {**WHOLE, "description": "The epoch that was looked a
 _MODEL: Final[Schema] = {
     "type": "object",
     "required": ["model_id", "plan_hash", "rules", "require_session", "targets", "server_tools", "mediation"],
+    "properties": {
+        "advertisement": {
+            "type": "object",
+            "description": "Of the server tools that are on: how many every target has, and how many only some.",
+        }
+    },
 }
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -5,31 +5,36 @@ Shows what the admin API tells of a model: never the source of a snippet nor the
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from wardwright.http.visit import Answer, Page, Visit
+from wardwright.projection import project_model
+
+_ADMIN: Final = "/v1/wardwright/models"
 
 
 def show_models(visit: Visit) -> Answer:
-    models = visit.ask("GET", "/v1/wardwright/models")["models"]
-    for model in models:
-        able = [target for target in model["targets"] if target["tools"]]
-        model["able"] = able
-        enabled = [tool for tool in model["server_tools"] if tool["enabled"]]
-        # Guaranteed: whichever target answers has them. Conditional: only some targets do.
-        model["guaranteed"] = len(enabled) if len(able) == len(model["targets"]) else 0
-        model["conditional"] = len(enabled) if 0 < len(able) < len(model["targets"]) else 0
-    return visit.page("models.html", models=models)
+    return visit.page("models.html", models=[_model(visit, one) for one in visit.ask("GET", _ADMIN)["models"]])
+
+
+def _model(visit: Visit, model: dict[str, Any]) -> dict[str, Any]:
+    part = visit.gateway.plan.models.get(model["model_id"])
+    known = {tool["name"] for tool in model["server_tools"]}
+    return {
+        **model,
+        "able": [target["model"] for target in model["targets"] if target["tools"]],
+        # A module or a remote server names its tools only when it lives; what was switched off by such a name is shown too.
+        "also_off": sorted(visit.gateway.overlay.off(model["model_id"]) - known),
+        "named_later": any(tool["engine"] in ("mcp", "module") for tool in model["server_tools"]),
+        "regions": [] if part is None else project_model(part).regions,
+    }
 
 
 def switch(visit: Visit) -> Answer:
-    model, tool = visit.form.get("model", ""), visit.form.get("tool", "")
-    enabled = visit.form.get("enabled") == "true"
-    made = visit.ask(
-        "PUT",
-        f"/v1/wardwright/models/{model}/tools/{tool}",
-        body={"enabled": enabled, "note": visit.form.get("note", "")},
-    )
+    form = visit.form
+    model, tool = form.get("model", ""), form.get("tool", "")
+    enabled = form.get("enabled") == "true"
+    made = visit.ask("PUT", f"{_ADMIN}/{model}/tools/{tool}", body={"enabled": enabled, "note": form.get("note", "")})
     word = "on" if enabled else "off"
     return visit.redirect("/models", f"{tool} of {model} is {word}. Recorded as {made['receipt_id']}.")
 

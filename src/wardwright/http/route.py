@@ -18,6 +18,7 @@ import orjson
 from wardwright.approvals import Sealer
 from wardwright.config import nearest
 from wardwright.errors import WardwrightError
+from wardwright.mediation import Advertisement
 from wardwright.overlay import Overlay
 from wardwright.policy.compile import Plan
 from wardwright.store import Store
@@ -140,6 +141,9 @@ class Mediation(Protocol):
 
 
 class ModelSettings(Protocol):
+    @property
+    def advertisement(self) -> Advertisement: ...
+
     @property
     def mediation(self) -> Mediation: ...
 

@@ -94,8 +94,10 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-def readable(text: str) -> str:
-    """JSON in a text, indented; any other text as it is."""
+def readable(text: Any) -> str:
+    """JSON in a text, indented; any other text as it is; other values as JSON."""
+    if not isinstance(text, str):
+        return pretty(text)
     try:
         return pretty(json.loads(text))
     except (ValueError, RecursionError):

@@ -16,6 +16,7 @@ from wardwright.config import parse_config
 from wardwright.gateway import govern
 from wardwright.history import EMPTY_SCOPE, Registers, scope_key
 from wardwright.http.admin import AdminApp
+from wardwright.mediation import Advertisement
 from wardwright.overlay import Overlay
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.receipts import Judged, Outcome
@@ -85,6 +86,7 @@ class Mediation:
 class Settings:
     server_tools: Sequence[Tool]
     mediation: Mediation = field(default_factory=Mediation)
+    advertisement: Advertisement = field(default_factory=Advertisement)
 
 
 @dataclass
