@@ -97,6 +97,9 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8787,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes; they share the store.")] = 1,
+    sessions: Annotated[
+        str, typer.Option("--sessions", help="A folder of durable agent sessions to show; if not given, the config's.")
+    ] = "",
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
     json: Json = False,
 ) -> None:
@@ -123,7 +126,7 @@ def serve(
         elif not service.authenticator.has_admin:
             _say("Nobody can administer: set auth.admin, or run 'wardwright keys admin'.")
 
-    start(Start("" if config is None else str(config), db, host, port, workers, log_level), tell)
+    start(Start("" if config is None else str(config), db, host, port, workers, log_level, sessions), tell)
 
 
 def _public(place: str) -> str:

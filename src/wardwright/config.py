@@ -56,6 +56,7 @@ DEPLOYMENT_KEYS: Final[tuple[str, ...]] = (
     "scopes",
     "limits",
     "mcp_servers",
+    "workbench",
 )
 
 

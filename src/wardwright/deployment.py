@@ -85,6 +85,14 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
+class Workbench:
+    """What the pages show beside the gateway's own state."""
+
+    sessions: str = ""
+    """A folder of durable sessions of the tool runtime; empty: none is shown."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSettings:
     """What one model has beside its plan."""
 
@@ -112,6 +120,7 @@ class Deployment:
     alerts: AlertSettings
     mcp_servers: Mapping[str, McpServer]
     database: Database
+    workbench: Workbench
 
 
 def compile_deployment(config: Config, now_ms: int | None = None, *, modules_from: Path | None = None) -> Deployment:
@@ -141,6 +150,7 @@ def compile_deployment(config: Config, now_ms: int | None = None, *, modules_fro
         )
     servers = _mcp_servers(sections.get("mcp_servers"), tuple(models), problems)
     database = compile_store(sections.get("store"), problems)
+    workbench = _workbench(sections.get("workbench"), problems)
     told = [problem for error in found for problem in error.problems] + problems.errors
     if told or plan is None:
         raise ConfigError(sorted(set(told), key=lambda problem: (problem.line, problem.column)))
@@ -151,7 +161,19 @@ def compile_deployment(config: Config, now_ms: int | None = None, *, modules_fro
     )
     metered = frozenset(name for name, own in rules.items() if any(map(_counts, own.values())))
     return Deployment(
-        config, plan, providers, models, rules, approving, holding, metered, limits, alerts, servers, database
+        config,
+        plan,
+        providers,
+        models,
+        rules,
+        approving,
+        holding,
+        metered,
+        limits,
+        alerts,
+        servers,
+        database,
+        workbench,
     )
 
 
@@ -174,6 +196,13 @@ def compile_store(node: Node | None, problems: Problems) -> Database:
                 node, "a password has no place in a config file: put the address elsewhere and name it with url_env"
             )
     return Database(place)
+
+
+def _workbench(node: Node | None, problems: Problems) -> Workbench:
+    if node is None:
+        return Workbench()
+    given = problems.mapping(node, (), ("sessions",))
+    return Workbench(problems.text(given["sessions"]) if "sessions" in given else "")
 
 
 def _asks(rule: Rule) -> bool:

@@ -100,6 +100,7 @@ class Service:
         *,
         clock_ms: Callable[[], int] = now_ms,
         environ: Mapping[str, str] | None = None,
+        sessions: str = "",
     ) -> None:
         self.host = host
         self.now_ms = clock_ms
@@ -116,6 +117,8 @@ class Service:
         self.admin_token: str | None = None
         """Generated just now, to be printed once; None when there is one already."""
         compiled = self._compile(config)
+        self.sessions_folder = sessions or compiled.deployment.workbench.sessions
+        """Of the config at the start: a plan that comes over the network cannot name another."""
         self.keyring = Keyring.load_or_create(ring_path(database), environ)
         self.authenticator = Authenticator(compiled.auth, self.keyring, host, environ=environ)
         self.hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, host)

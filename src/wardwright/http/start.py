@@ -40,13 +40,15 @@ class Start:
     port: int = 8787
     workers: int = 1
     log_level: str = "info"
+    sessions: str = ""
+    """A folder of durable sessions for the pages; empty: what the config says."""
 
     def load(self) -> Config:
         return load_config(Path(self.config)) if self.config else embedded()
 
     def service(self) -> Service:
         config = self.load()
-        return Service(config, self.database or database_of(config), self.host)
+        return Service(config, self.database or database_of(config), self.host, sessions=self.sessions)
 
 
 def database_of(config: Config, environ: Mapping[str, str] | None = None) -> str:
@@ -79,7 +81,9 @@ def front(service: Service) -> Front:
 def worker() -> Front:
     """One of several processes."""
     given = os.environ
-    start = Start(given[f"{_PREFIX}CONFIG"], given[f"{_PREFIX}DATABASE"], given[f"{_PREFIX}HOST"])
+    names = ("CONFIG", "DATABASE", "HOST", "SESSIONS")
+    config, database, host, sessions = (given[_PREFIX + name] for name in names)
+    start = Start(config, database, host, sessions=sessions)
     logs.set_up(given[f"{_PREFIX}LOG_LEVEL"])
     return front(start.service())
 
@@ -98,6 +102,7 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
             ("CONFIG", start.config),
             ("DATABASE", start.database),
             ("HOST", start.host),
+            ("SESSIONS", start.sessions),
             ("LOG_LEVEL", start.log_level),
         ):
             os.environ[_PREFIX + name] = value

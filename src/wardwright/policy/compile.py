@@ -549,6 +549,7 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "retention": ("a mapping", "text", "number"),
     "limits": ("a mapping",),
     "mcp_servers": ("a mapping",),
+    "workbench": ("a mapping",),
     "server_tools": ("a list",),
     "tool_mediation": ("a mapping",),
     "tool_advertisement": ("a mapping",),
