@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, expect, sync_playwright
 
 from .world import ADMIN, Gateway, fill, serving
 
@@ -21,6 +21,8 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking",
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
 WAIT_MS = 15_000
 """How long anything is waited for before a test fails; nothing that works takes so long."""
+SIGNED_IN = pytest.StashKey[dict[tuple[str, str], Any]]()
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +35,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[Gateway]:
-    """For a test that changes what others see: plans, switches, stops."""
+    """For a test that changes what others see: plans, switches, stops. Ask for it before `visit`, so that it outlives the page."""
     with serving(tmp_path / "gateway") as running:
         fill(running)
         yield running
@@ -96,15 +98,22 @@ Open = Callable[..., Page]
 def visit(request: pytest.FixtureRequest, browser: Browser, watch: Watch) -> Iterator[Open]:
     """`visit(gateway, path)`: a new browser, signed in, at that page. `token=""` signs nobody in."""
     contexts: list[tuple[BrowserContext, Page]] = []
+    # Signing in is a test of its own; the others come with the cookie of an earlier visit.
+    kept: dict[tuple[str, str], Any] = request.session.stash.setdefault(SIGNED_IN, {})
 
     def visit(at: Gateway, path: str = "/", *, token: str = ADMIN, **options: Any) -> Page:
-        context = browser.new_context(base_url=at.address, **{"viewport": {"width": 1280, "height": 800}, **options})
+        context = browser.new_context(
+            base_url=at.address,
+            storage_state=kept.get((at.address, token)),
+            **{"viewport": {"width": 1280, "height": 800}, **options},
+        )
         context.set_default_timeout(WAIT_MS)
         watch.over(context)
         page = context.new_page()
         contexts.append((context, page))
-        if token:
+        if token and (at.address, token) not in kept:
             sign_in(page, token)
+            kept[at.address, token] = context.storage_state()
         page.goto(path)
         return page
 
