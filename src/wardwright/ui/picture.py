@@ -690,7 +690,7 @@ def svg(name: str, width: float, height: float, title: str, words: str, pieces: 
         '<svg class="drawing" role="img" aria-labelledby="{name}-title {name}-words" width="{width}" height="{height}" '
         'viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg"><title id="{name}-title">{title}</title>'
         '<desc id="{name}-words">{words}</desc><defs><marker id="{name}-head" viewBox="0 0 8 8" refX="7" refY="4" '
-        'markerWidth="8" markerHeight="8" orient="auto"><path class="head" d="M0 0 L8 4 L0 8 z"/></marker></defs>'
+        'markerWidth="8" markerHeight="8" orient="auto"><path class="tip" d="M0 0 L8 4 L0 8 z"/></marker></defs>'
         "{pieces}</svg>"
     ).format(
         name=name,
