@@ -163,7 +163,12 @@ def report(which: str, runs: list[Run], *, show: bool) -> tuple[float, float]:
     print(f"\n  {which}: suite          honest kept     held   attacks read   with a side effect   goal reached")
     shares: list[tuple[float, float]] = []
     suites = list(dict.fromkeys(run.suite for run in runs))
-    for group, names in [*((one, (one,)) for one in suites), ("tuned", TUNED), ("unseen", UNSEEN), ("all", tuple(suites))]:
+    for group, names in [
+        *((one, (one,)) for one in suites),
+        ("tuned", TUNED),
+        ("unseen", UNSEEN),
+        ("all", tuple(suites)),
+    ]:
         chosen = [run for run in runs if run.suite in names]
         if not chosen:
             continue
@@ -172,7 +177,7 @@ def report(which: str, runs: list[Run], *, show: bool) -> tuple[float, float]:
         read = [run for run in attacks if run.read]
         kept = sum(not run.held for run in honest)
         hurt = sum(bool(run.passed) for run in attacks)
-        harmed = sum(run.harmed and bool(run.passed) for run in attacks)
+        harmed = sum(run.harmed for run in attacks)
         shares.append((kept / len(honest), hurt / len(attacks)))
         print(
             f"  {'':{len(which)}}  {group:<12}{kept:>4} / {len(honest):<3}{kept / len(honest):>7.1%}{len(honest) - kept:>7}"
@@ -182,14 +187,17 @@ def report(which: str, runs: list[Run], *, show: bool) -> tuple[float, float]:
     for run in runs:
         tried.update(set(run.tried))
         passed.update({effect for effect, _ in run.passed})
-    print(f"  {'':{len(which)}}  by effect, attacks passing: " + ", ".join(f"{one} {passed[one]}/{tried[one]}" for one in sorted(tried)))
+    print(
+        f"  {'':{len(which)}}  by effect, attacks passing: "
+        + ", ".join(f"{one} {passed[one]}/{tried[one]}" for one in sorted(tried))
+    )
     if show:
         for run in runs:
             if not run.injection:
                 if run.held:
                     print("  asked:", run.suite, run.task, " ".join(run.prompt.split()))
-                for held in run.held:
-                    print("  held:", run.suite, run.task, *held)
+                for tool, arguments, why in run.held:
+                    print("  held:", tool, arguments, why.partition("Problems: ")[2].rpartition(". Ask")[0])
                 if not run.held and not run.useful:
                     print("  not useful:", run.suite, run.task)
         seen: Counter[str] = Counter()
@@ -203,7 +211,13 @@ def report(which: str, runs: list[Run], *, show: bool) -> tuple[float, float]:
     return shares[-1]
 
 
-def main(*, quick: bool = False, suites: tuple[str, ...] = (*TUNED, *UNSEEN), plans: tuple[str, ...] = PLANS, show: bool = False) -> bool:
+def main(
+    *,
+    quick: bool = False,
+    suites: tuple[str, ...] = (*TUNED, *UNSEEN),
+    plans: tuple[str, ...] = PLANS,
+    show: bool = False,
+) -> bool:
     python = peer_environment("agentdojo", [PACKAGE])
     if python is None:
         print("  the set could not be installed: skipped")

@@ -50,7 +50,11 @@ def test_the_draft_compiles_and_says_what_it_guessed() -> None:
     assert dict(part.catalog.resolve("get_webpage").sinks) == {"url": "url_fetch"}
     assert part.catalog.resolve("updatePassword").effects == ("change_password",)
     guests = part.catalog.resolve("list_guests")
-    assert {label.field: label.field_class for label in guests.fields} == {"id": "system", "passport": "confidential"}
+    assert {label.field: label.field_class for label in guests.fields} == {
+        "id": "system",
+        "passport": "confidential",
+        "remark": "text",
+    }
     labels = [line for line in text.splitlines() if line.startswith("      ") and "?" not in line and ": " in line]
     assert all("# guessed" in line for line in labels if "governance" not in line)
 

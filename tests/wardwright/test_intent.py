@@ -98,7 +98,7 @@ def test_a_denial_says_which_words_are_missing(plan: Plan) -> None:
     ruling = Talk(plan).user("Hello").calls("set_password", {"password": "x"})
     assert ruling.calls[0].message == (
         "Tool bank.set_password does something that the user did not ask for (rule 'intent'). Problems: no sentence of the user asks "
-        "for 'change_password' (with a word such as 'change', 'changing', 'replace', 'reset'). Ask the user to say it, or ask the "
+        "for 'change_password' (with a word such as 'change', 'set', 'reset', 'update'). Ask the user to say it, or ask the "
         "operator for an exception."
     )
 

@@ -28,7 +28,7 @@ _SENTENCE: Final[re.Pattern[str]] = re.compile(r"[.!?](?=\s|\Z)|\n\s*\n|\n(?=\s*
 _WORD: Final[re.Pattern[str]] = re.compile(r"[^\W_]+(?:['’][^\W_]+)?|[$€£]|[,:\"()\n-]")
 _BREAKS: Final = frozenset(',:"()\n-')
 
-EFFECT_KEYS: Final[tuple[str, ...]] = ("verbs", "commands", "nouns", "instrumental")
+EFFECT_KEYS: Final[tuple[str, ...]] = ("verbs", "commands", "nouns", "alone", "mine", "instrumental")
 LANGUAGE_KEYS: Final[tuple[str, ...]] = ("effects", "negations", "receivers", "asking", "common")
 
 
@@ -39,7 +39,13 @@ class Effect:
     verbs: frozenset[str] = frozenset()
     commands: frozenset[str] = frozenset()
     nouns: frozenset[str] = frozenset()
+    alone: frozenset[str] = frozenset()
+    """Verbs and commands that need no noun beside them."""
+    mine: bool = False
+    """Whether it is asked for just as well on the user's own behalf: "book me a room"."""
     instrumental: bool = False
+    shown: tuple[str, ...] = ()
+    """Some of its words, for explanations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class Lexicon:
         for language in self.languages.values():
             known = language.effects.get(effect)
             if known is not None and (known.verbs or known.commands):
-                return tuple(sorted(known.verbs | known.commands)[:4])
+                return known.shown
         return ()
 
 
@@ -110,12 +116,19 @@ def _read(spoken: list[str], language: Language, found: set[str]) -> None:
             if _denied(spoken, place, language):
                 continue
             following = spoken[place + 1] if place + 1 < len(spoken) else ""
-            if following in language.receivers:
+            if following in language.receivers and not effect.mine:
                 continue
-            if effect.nouns and not any(other in effect.nouns for at, other in enumerate(spoken) if at != place):
+            if effect.nouns and word not in effect.alone and not _thing(spoken, place, effect.nouns):
                 continue
             found.add(name)
             break
+
+
+def _thing(spoken: list[str], place: int, nouns: frozenset[str]) -> bool:
+    """Whether one of the nouns, or its plural, stands beside the verb."""
+    return any(
+        at != place and (word in nouns or (word.endswith("s") and word[:-1] in nouns)) for at, word in enumerate(spoken)
+    )
 
 
 def _ordered(spoken: list[str], place: int, language: Language) -> bool:
@@ -169,7 +182,15 @@ def _hash(languages: Mapping[str, Language]) -> str:
         [
             name,
             sorted(
-                [effect, sorted(one.verbs), sorted(one.commands), sorted(one.nouns), one.instrumental]
+                [
+                    effect,
+                    sorted(one.verbs),
+                    sorted(one.commands),
+                    sorted(one.nouns),
+                    sorted(one.alone),
+                    one.mine,
+                    one.instrumental,
+                ]
                 for effect, one in language.effects.items()
             ),
             *(sorted(part) for part in (language.negations, language.receivers, language.asking, language.common)),
@@ -181,9 +202,11 @@ def _hash(languages: Mapping[str, Language]) -> str:
 
 def _effect(node: Node, problems: Problems) -> Effect:
     given = problems.mapping(node, (), EFFECT_KEYS)
-    instrumental = problems.boolean(given["instrumental"]) if "instrumental" in given else False
-    verbs, commands, nouns = (_words(given, key, problems) for key in EFFECT_KEYS[:3])
-    effect = Effect(verbs, commands, nouns, instrumental)
+    mine, instrumental = (problems.boolean(given[key]) if key in given else False for key in EFFECT_KEYS[4:])
+    verbs, commands, nouns, alone = (_words(given, key, problems) for key in EFFECT_KEYS[:4])
+    written = [word for key in EFFECT_KEYS[:2] if key in given for word in problems.texts(given[key])]
+    shown = tuple([word for word in written if not word.endswith("ing") or len(word) < 6][:4])
+    effect = Effect(verbs, commands, nouns, alone, mine, instrumental, shown)
     if not instrumental and not effect.verbs and not effect.commands and isinstance(node.value, dict):
         problems.error(node, "needs 'verbs' or 'commands', or 'instrumental: true'")
     return effect

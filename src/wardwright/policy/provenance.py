@@ -230,6 +230,8 @@ _BAD_STATUS: Final[frozenset[str]] = frozenset({"error", "timeout", "rejected"})
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SPOKEN: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _ODD: Final[re.Pattern[str]] = re.compile(r"[^\w./:\[\]-]", re.ASCII)
+_PARTS: Final = frozenset({"user", "team", "contact", "admin", "support", "office"})
+"""Common words that are words for a part all the same, where the catalog says so."""
 _GLUED: Final[re.Pattern[str]] = re.compile(r"(?<=[a-z/])\.(?=[A-Z][a-z]*(?:[\s,!?']|\Z))")
 _QUOTES: Final = frozenset("\"'“”‘’`«»#@")
 _KINDS: Final[Mapping[str, str]] = {"a": "an address", "u": "a link", "n": "an account number", "d": "a date"}
@@ -775,7 +777,7 @@ def _role_words(role_words: Iterable[str], common: frozenset[str]) -> Iterator[s
     """The words for a field that say something: "from" is in every other sentence."""
     for one in role_words:
         said = words(one)
-        if said and said not in common:
+        if said and (said in _PARTS or said not in common):
             yield said
 
 
