@@ -241,7 +241,9 @@ class _Chat:
         return call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])
 
     def result(self, call_id: str, text: str, failed: bool) -> None:
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        """The wire has no flag for an error, so clients say it in words, and the plan's catalog reads them."""
+        content = f"Error: {text}" if failed else text
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
     def held(self, name: str) -> None:
         self.messages.append({"role": "assistant", "content": f"{name} waits for approval ({len(self.messages)})."})
@@ -288,7 +290,8 @@ class _Responses(_Chat):
         return call["call_id"], call["name"], json.loads(call["arguments"])
 
     def result(self, call_id: str, text: str, failed: bool) -> None:
-        self.messages.append({"type": "function_call_output", "call_id": call_id, "output": text})
+        output = f"Error: {text}" if failed else text
+        self.messages.append({"type": "function_call_output", "call_id": call_id, "output": output})
 
 
 _FORMS: Final[Mapping[str, type[_Chat]]] = {
