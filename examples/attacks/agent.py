@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import yaml
-
-from .world import HERE, Effect, World
-
-MAKES_UP: Final = "(nothing read yet)"
+from .world import HERE, Effect, World, read_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +127,7 @@ def load(folder: Path = HERE) -> list[Run]:
     """Every story of the folders `benign` and `injected`, in the order of their files. ValueError for what is wrong in them."""
     runs: list[Run] = []
     for path in sorted([*(folder / "benign").glob("*.yaml"), *(folder / "injected").glob("*.yaml")]):
-        for one in yaml.safe_load(path.read_text("utf-8")):
-            runs.append(_run(one, path))
+        runs.extend(_run(one, path) for one in read_yaml(path))
     names = [run.name for run in runs]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

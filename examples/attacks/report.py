@@ -204,7 +204,9 @@ def page(played: Sequence[Played]) -> str:
 
 def _by_effect(played: Sequence[Played]) -> Iterator[str]:
     for effect in dict.fromkeys(EFFECTS.values()):
-        own = [step for one in played if not one.run.attack for step in one.steps if EFFECTS.get(step.call.name) == effect]
+        own = [
+            step for one in played if not one.run.attack for step in one.steps if EFFECTS.get(step.call.name) == effect
+        ]
         aims = [step for one in played for step in one.aims if EFFECTS[step.call.name] == effect]
         happened = sum(bool(step.effects) for step in aims)
         held = sum(not step.ruled.passed for step in own)

@@ -20,7 +20,7 @@ from wardwright.config import load_config
 from wardwright.http.front import Front
 from wardwright.http.service import Service
 from wardwright.http.start import front
-from wardwright.in_process import Governed, GovernancePolicy
+from wardwright.in_process import GovernancePolicy, Governed
 from wardwright.providers.script import Line, Said, ScriptedCall
 from wardwright.providers.scripted import Scripted
 from weakincentives.clock import FakeClock
@@ -212,7 +212,9 @@ class _Wire:
             raise ValueError(f"{call.name}: {status} {error}")
         # The client tells the model, and lets it go on: an approval may come later, or never.
         self.form.held(call.name)
-        return Ruled(False, tuple(sorted(error.get("rule_ids") or [error["rule_id"]])), error["message"], error["message"])
+        return Ruled(
+            False, tuple(sorted(error.get("rule_ids") or [error["rule_id"]])), error["message"], error["message"]
+        )
 
 
 class _Chat:
@@ -255,7 +257,8 @@ class _Messages(_Chat):
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(tools)
         self.tools = [
-            {"name": one["name"], "description": one["description"], "input_schema": one["inputSchema"]} for one in tools
+            {"name": one["name"], "description": one["description"], "input_schema": one["inputSchema"]}
+            for one in tools
         ]
 
     def body(self) -> dict[str, Any]:
@@ -277,7 +280,12 @@ class _Responses(_Chat):
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(tools)
         self.tools = [
-            {"type": "function", "name": one["name"], "description": one["description"], "parameters": one["inputSchema"]}
+            {
+                "type": "function",
+                "name": one["name"],
+                "description": one["description"],
+                "parameters": one["inputSchema"],
+            }
             for one in tools
         ]
 
