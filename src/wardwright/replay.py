@@ -205,6 +205,40 @@ def diff(before: Plan, after: Plan, recorded: Iterable[Receipt], *, since_ms: in
     return tally.close(after.plan_hash, tuple(known.values()), tuple(dict.fromkeys((*old.notes, *new.notes))))
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One recorded gate, judged again, and everything that is remembered after it."""
+
+    receipt: Receipt
+    gate: Mapping[str, Any]
+    ruling: Ruling | None
+    """None: the plan could not judge it; a note says why."""
+    same: bool
+    """The plan rules as was recorded."""
+    scopes: Mapping[str, ScopeState]
+    """By scope key, as they were after this gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Recorded gates one by one, under a plan."""
+
+    steps: tuple[Step, ...]
+    unreplayable: tuple[Unreplayable, ...]
+    notes: tuple[str, ...]
+
+
+def walk(plan: Plan, recorded: Sequence[Receipt]) -> Walk:
+    """What states, windows and counters were at each gate of a few receipts, counted from the first of them on."""
+    player = _Player(plan, recorded)
+    steps: list[Step] = []
+    for place in _gates(recorded, _Tally(0, 0)):
+        ruling = player.play(place)
+        same = ruling is not None and _ruled(ruling).outcome() == _recorded(place.gate).outcome()
+        steps.append(Step(place.receipt, place.gate, ruling, same, dict(player.scopes)))
+    return Walk(tuple(steps), player.unreplayable, player.notes)
+
+
 # reading receipts
 
 

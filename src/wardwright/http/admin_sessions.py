@@ -35,9 +35,11 @@ from wardwright.policy.states import holding
 from wardwright.policy.windows import Position
 from wardwright.receipts import Receipt, rules_of
 from wardwright.store import ReceiptQuery
+from wardwright.ui import words
 from wardwright.wire.turn import Caller, Turn
 
 _TRIES: Final = 8
+_UNNAMED: Final = 200
 _REGISTERS: Final = 500
 """Shown of one scope; the rest is counted."""
 
@@ -48,17 +50,21 @@ class _Session:
     def __init__(self, ask: Ask, tenant: str | None, exchanges: int = 1) -> None:
         session_id = ask.path["session_id"]
         tags = {"session_id": (session_id,), "kind": ("exchange",)}
-        if tenant is not None:
+        if tenant:
             tags["tenant"] = (tenant,)
-        page = ask.gateway.store.receipts(ReceiptQuery(tags, limit=exchanges))
-        self.exchanges: list[Receipt] = [receipts.load(one.row.body) for one in page.receipts if one.row.body]
+        # A tenant without a name leaves no tag: its exchanges are picked out of the newest ones.
+        page = ask.gateway.store.receipts(ReceiptQuery(tags, limit=_UNNAMED if tenant == "" else exchanges))
+        found = [receipts.load(one.row.body) for one in page.receipts if one.row.body]
+        if tenant == "":
+            found = [one for one in found if not words.part(one, "caller").get("tenant")][:exchanges]
+        self.exchanges: list[Receipt] = found
         self.next_before = page.next_before
         if not self.exchanges:
             raise NotFound(f"There is no session '{session_id[:80]}'.")
         newest = self.exchanges[0]
-        kept: Mapping[str, Any] = newest["caller"]
+        kept = words.part(newest, "caller")
         self.caller = Caller(**{name: kept[name] for name in Caller.__dataclass_fields__ if name in kept})
-        self.model: str = newest["request"].get("model", "")
+        self.model = words.text(words.part(newest, "request").get("model"))
         self.part = ask.gateway.plan.model(self.model)
         self.key = scope_key("session_id", self.caller)
         turn = Turn("request", "chat_completions", self.model, caller=self.caller)
@@ -135,14 +141,14 @@ def _scope(key: str, state: ScopeState, part: ModelPlan | None) -> dict[str, Any
 
 
 def _exchange(receipt: Receipt) -> dict[str, Any]:
-    decision: Mapping[str, Any] = receipt.get("decision", {})
+    decision = words.part(receipt, "decision")
     return {
         "receipt_id": receipt["id"],
         "at_ms": receipt["at_ms"],
-        "status": receipt["final"]["status"],
-        "decision": decision.get("decision", ""),
-        "rule_id": decision.get("rule_id", ""),
-        "facts": [fact for gate in decision.get("gates", ()) for fact in gate.get("facts", ())],
+        "status": words.text(words.part(receipt, "final").get("status")),
+        "decision": words.text(decision.get("decision")),
+        "rule_id": words.text(decision.get("rule_id")),
+        "facts": [fact for gate in words.parts(decision.get("gates")) for fact in words.parts(gate.get("facts"))],
     }
 
 
@@ -267,7 +273,11 @@ ROUTES: Final[tuple[Route, ...]] = (
             "required": ["session_id", "tenant", "caller", "model", "states", "scopes", "exchanges", "next_before"],
         },
         query=(
-            Parameter("tenant", {"type": "string", "maxLength": 512}, "When several tenants have such a session."),
+            Parameter(
+                "tenant",
+                {"type": "string", "maxLength": 512},
+                "When several tenants have such a session; empty: the one without a name.",
+            ),
             Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "At most so many exchanges.", 20),
         ),
         errors=(404,),

@@ -203,7 +203,7 @@ def _what(source: str, fact: Mapping[str, Any], status: str) -> tuple[str, Tone]
 
 def _remember(visit: Visit, card: Card) -> None:
     try:
-        detail = visit.ask("GET", f"{_ADMIN}/sessions/{card.session_id}", {"tenant": card.tenant or None, "limit": 1})
+        detail = visit.ask("GET", f"{_ADMIN}/sessions/{card.session_id}", {"tenant": card.tenant, "limit": 1})
     except LookupError:
         return  # erased since, or no name that an address can have
     card.detail, card.counters = detail, counters(visit, detail)
@@ -229,10 +229,11 @@ def counters(visit: Visit, detail: Mapping[str, Any]) -> list[Kept]:
 
 
 def show_session(visit: Visit) -> Answer:
-    session, tenant = visit.query.get("id", ""), visit.query.get("tenant", "")
+    session = visit.query.get("id", "")
     if not session.isprintable() or not session:
         raise NotFound("The address names no session.")
-    detail = visit.ask("GET", f"{_ADMIN}/sessions/{session}", {"tenant": tenant or None, "limit": 1})
+    tenant = tenant_of(visit, session)
+    detail = visit.ask("GET", f"{_ADMIN}/sessions/{session}", {"tenant": tenant, "limit": 1})
     page = visit.ask(
         "GET",
         "/v1/receipts",
@@ -249,11 +250,21 @@ def show_session(visit: Visit) -> Answer:
         address=session_address(session, tenant),
         tenant=tenant,
         counters=counters(visit, detail),
-        steps=list(_steps(page["receipts"], detail["tenant"])),
+        steps=list(_steps(page["receipts"], tenant)),
         older=page["next_before"],
         before=visit.query.get("before"),
         note=visit.form.get("note", ""),
     )
+
+
+def tenant_of(visit: Visit, session: str) -> str:
+    """Whose session it is: as the address says; else the one without a tenant's name, else the newest of that name."""
+    if "tenant" in visit.query:
+        return visit.query["tenant"]
+    query = ReceiptQuery({"session_id": (session,), "kind": ("exchange",)}, limit=STEPS)
+    found = [receipts.load(one.row.body) for one in visit.gateway.store.receipts(query).receipts if one.row.body]
+    tenants = [words.text(words.part(one, "caller").get("tenant")) for one in found]
+    return "" if "" in tenants or not tenants else tenants[0]
 
 
 def _steps(listed: Iterable[Mapping[str, Any]], tenant: str) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,14 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// Left and right go through steps and pages.
+document.addEventListener("keydown", (event) => {
+  const rel = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+  const typing = event.target instanceof Element && event.target.closest("input, textarea, select, [contenteditable], [tabindex='0']");
+  if (!rel || typing || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+  document.querySelector(`a[rel="${rel}"]`)?.click();
+});
+
 // A form is sent once, however often its button is pressed.
 document.addEventListener("submit", (event) => {
   const form = event.target;
