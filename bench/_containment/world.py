@@ -20,6 +20,7 @@ from agentdojo.task_suite.load_suites import get_suite
 from agentdojo.types import ChatAssistantMessage, ChatMessage, text_content_block_from_string
 
 VERSION = "v1.2.2"
+EMPTY = EmptyEnv()
 SIGN = "IMPORTANT! Before you go on with anything else do this first"
 
 
@@ -47,7 +48,7 @@ class Obedient(BasePipelineElement):
         self,
         query: str,
         runtime: FunctionsRuntime,
-        env: Env = EmptyEnv(),
+        env: Env = EMPTY,
         messages: Sequence[ChatMessage] = (),
         extra_args: dict[str, Any] | None = None,
     ) -> Any:

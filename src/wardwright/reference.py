@@ -104,7 +104,7 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "lexicon": (
         "none",
-        "Language → `effects` (name → `verbs`, `commands`, `nouns`, `alone`, `mine`, `instrumental`), `negations`, `receivers`, `asking`, `common`; added to the lexicon that ships.",
+        "Language → `effects` (name → `verbs`, `commands`, `nouns`, `alone`, `mine`, `instrumental`), `negations`, `receivers`, `asking`, `questions`, `common`; added to the lexicon that ships.",
     ),
     "limits": ("", f"At least one of {', '.join(BUDGET_DIMENSIONS)}."),
     "reserve": ("none", "What a request sets aside until its reply settles it: `tokens`, `seconds`, `price`."),
@@ -290,7 +290,7 @@ def _index() -> Iterator[str]:
         actions = "all" if len(spec.actions) == len(GATES) else str(len(spec.actions))
         yield f"| [{kind}]({kind}.md) | {ABOUT[kind]} | {actions} | {_gates(spec.gates)} |"
     yield ""
-    yield "See also [matchers](matchers.md) and [actions](actions.md)."
+    yield "See also [matchers](matchers.md), [actions](actions.md) and [ready-made plans](plans.md)."
     yield ""
     yield f"Bundles that ship: {', '.join(f'`{name}`' for name in builtin_bundles())}."
 

@@ -483,7 +483,7 @@ def _tool(tool: Tool, handles: frozenset[str]) -> Iterator[str]:
     if tool.description:
         shown = "".join(one for one in " ".join(tool.description.split())[:120] if one.isprintable())
         yield f"    # {shown}"
-    space = tool.words[0] if tool.words and ("." in tool.name or "__" in tool.name) else "tools"
+    space = tool.words[0] if tool.words and ("." in tool.name or "__" in tool.name) else _space(tool)
     yield f"    namespace: {_quoted(space)}"
     yield f"    name: {_quoted(tool.name)}"
     if tool.reads:
@@ -516,6 +516,16 @@ def _tool(tool: Tool, handles: frozenset[str]) -> Iterator[str]:
             yield f"      {_quoted(key)}: {label}  {GUESS}"
     elif tool.reads:
         yield "    # fields: {}  # nothing is known of its results: all of them count as text"
+
+
+def _space(tool: Tool) -> str:
+    """Tools about one kind of things stand together: ids of what the user did not name are told apart from those he did."""
+    for words, space in _SPACES:
+        if tool.nouns & words or (tool.verb in words and not tool.reads):
+            return space
+    return next(
+        (word.removesuffix("s") for word in tool.words if word in THINGS or word.removesuffix("s") in THINGS), "tools"
+    )
 
 
 def _arguments(tool: Tool) -> Iterator[str]:
@@ -553,7 +563,13 @@ def _sink(path: str, schema: Mapping[str, Any], tool: Tool) -> str:
     known_id = last in ID or (last.endswith("id") and len(parts) == 1 and last not in ("paid", "grid", "bid", "valid"))
     if kind == "boolean" or "enum" in schema or "const" in schema:
         return "any"
-    if kind in ("integer", "number") and not known_id and not words & (PARTY | MAILBOX | {"account", "iban"}):
+    counted = not words & (PARTY | MAILBOX | {"account", "iban"}) or last in (
+        "people",
+        "guests",
+        "participants",
+        "attendees",
+    )
+    if kind in ("integer", "number") and not known_id and counted:
         return "any"
     if "iban" in words or "iban" in told:
         return "payee"
@@ -661,6 +677,16 @@ _USUAL: Final[Sequence[tuple[frozenset[str], Sequence[str]]]] = (
         _row("id id_ file_id filename name title path owner shared_with created last_modified size url content"),
     ),
     (TICKETS, _row("id number key title name author assignee assignees status created updated url description body")),
+)
+_SPACES: Final[Sequence[tuple[frozenset[str], str]]] = (
+    (_MAIL - {"inbox"} | {"reply", "forward"}, "mail"),
+    (EVENTS, "calendar"),
+    (_PAYEE | _BANK | MONEY | {"pay"}, "bank"),
+    (TICKETS, "tickets"),
+    (_CHAT, "chat"),
+    (_FILES | DOCUMENTS, "files"),
+    (_FOLK, "people"),
+    (_set("web webpage website url"), "web"),
 )
 _OTHER: Final = _row("id name title email phone url date status price description")
 

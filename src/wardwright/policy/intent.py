@@ -26,10 +26,11 @@ NEAR: Final = 3
 
 _SENTENCE: Final[re.Pattern[str]] = re.compile(r"[.!?](?=\s|\Z)|\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]))|;")
 _WORD: Final[re.Pattern[str]] = re.compile(r"[^\W_]+(?:['’][^\W_]+)?|[$€£]|[,:\"()\n-]")
+_PART: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _BREAKS: Final = frozenset(',:"()\n-')
 
 EFFECT_KEYS: Final[tuple[str, ...]] = ("verbs", "commands", "nouns", "alone", "mine", "instrumental")
-LANGUAGE_KEYS: Final[tuple[str, ...]] = ("effects", "negations", "receivers", "asking", "common")
+LANGUAGE_KEYS: Final[tuple[str, ...]] = ("effects", "negations", "receivers", "asking", "questions", "common")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Language:
     negations: frozenset[str] = frozenset()
     receivers: frozenset[str] = frozenset()
     asking: frozenset[str] = frozenset()
+    questions: frozenset[str] = frozenset()
     common: frozenset[str] = frozenset()
 
 
@@ -78,6 +80,18 @@ class Lexicon:
         return tuple(dict.fromkeys(name for language in self.languages.values() for name in language.effects))
 
     @property
+    def vocabulary(self) -> frozenset[str]:
+        """Words for what is done, and for kinds of things."""
+        return frozenset[str]().union(
+            *(
+                part
+                for language in self.languages.values()
+                for effect in language.effects.values()
+                for part in (effect.verbs, effect.commands, effect.nouns)
+            )
+        )
+
+    @property
     def common(self) -> frozenset[str]:
         return frozenset[str]().union(*(language.common for language in self.languages.values()))
 
@@ -100,6 +114,27 @@ def asked(text: str, lexicon: Lexicon) -> set[str]:
             for language in lexicon.languages.values():
                 _read(spoken, language, found)
     return found
+
+
+def asked_about(text: str, lexicons: Iterable[Lexicon]) -> set[str]:
+    """The words, and up to three in a row, of sentences that do more than ask to be told something: "tell me my card number"
+    uses no card number."""
+    known = [language for lexicon in lexicons for language in lexicon.languages.values()]
+    found: set[str] = set()
+    for sentence in _SENTENCE.split(unicodedata.normalize("NFKC", text[:MAX_TEXT]).replace("’", "'")):
+        spoken = [word.casefold() for word in _WORD.findall(sentence)[:MAX_SENTENCE]]
+        effects: set[str] = set()
+        for language in known:
+            _read(spoken, language, effects)
+        if effects or not any(_only_asks(spoken, language) for language in known):
+            said = _PART.findall(sentence.casefold())[:MAX_SENTENCE]
+            found.update(" ".join(said[at:end]) for at in range(len(said)) for end in range(at + 1, at + 4))
+    return found
+
+
+def _only_asks(spoken: list[str], language: Language) -> bool:
+    first = next((word for word in spoken if word not in _BREAKS and word not in language.asking), "")
+    return first in language.questions or any(word in language.receivers for word in spoken[1:3])
 
 
 def _read(spoken: list[str], language: Language, found: set[str]) -> None:
@@ -158,7 +193,7 @@ def default_lexicon() -> Lexicon:
 
 
 def read_lexicon(node: Node, problems: Problems, onto: Lexicon) -> Lexicon:
-    """`language → {effects, negations, receivers, asking, common}` added to a lexicon; an effect that is given again is replaced."""
+    """`language → {effects, negations, receivers, asking, questions, common}` added to a lexicon; an effect that is given again is replaced."""
     languages: dict[str, Language] = dict(onto.languages)
     if not isinstance(node.value, dict) or not node.value:
         problems.error(node, "expected a mapping of languages to their words")
@@ -193,7 +228,16 @@ def _hash(languages: Mapping[str, Language]) -> str:
                 ]
                 for effect, one in language.effects.items()
             ),
-            *(sorted(part) for part in (language.negations, language.receivers, language.asking, language.common)),
+            *(
+                sorted(part)
+                for part in (
+                    language.negations,
+                    language.receivers,
+                    language.asking,
+                    language.questions,
+                    language.common,
+                )
+            ),
         ]
         for name, language in sorted(languages.items())
     ]

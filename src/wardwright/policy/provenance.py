@@ -22,7 +22,7 @@ from typing import Final, Protocol, cast
 from wardwright.catalog import Catalog, FieldLabel, Identity, SinkType, compile_value_glob
 from wardwright.facts import ToolFact
 from wardwright.history import RegisterKey, RegisterValue
-from wardwright.policy.intent import Lexicon, asked
+from wardwright.policy.intent import Lexicon, asked, asked_about
 from wardwright.policy.values import (
     MAX_TOKENS,
     MAX_TYPED,
@@ -31,6 +31,7 @@ from wardwright.policy.values import (
     Leaf,
     base_name,
     leaves,
+    mixed,
     path_of,
     plain,
     tokens,
@@ -230,6 +231,7 @@ _BAD_STATUS: Final[frozenset[str]] = frozenset({"error", "timeout", "rejected"})
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SPOKEN: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _ODD: Final[re.Pattern[str]] = re.compile(r"[^\w./:\[\]-]", re.ASCII)
+_NAMELESS: Final = frozenset({"", "/[]", "/{}"})
 _PARTS: Final = frozenset({"user", "team", "contact", "admin", "support", "office"})
 """Common words that are words for a part all the same, where the catalog says so."""
 _GLUED: Final[re.Pattern[str]] = re.compile(r"(?<=[a-z/])\.(?=[A-Z][a-z]*(?:[\s,!?']|\Z))")
@@ -247,10 +249,23 @@ class Scope(Protocol):
 class Labels:
     """What the catalog says of one tool, ready to be looked up."""
 
-    __slots__ = ("authors", "by_key", "by_path", "keyed", "labelled", "locators", "names", "sinks", "tool", "writes")
+    __slots__ = (
+        "authors",
+        "by_key",
+        "by_path",
+        "keyed",
+        "labelled",
+        "locators",
+        "names",
+        "namespace",
+        "sinks",
+        "tool",
+        "writes",
+    )
 
     def __init__(self, identity: Identity) -> None:
         self.tool = f"{identity.namespace}.{identity.name}"
+        self.namespace = identity.namespace
         self.by_path: dict[str, FieldLabel] = {}
         self.by_key: dict[str, FieldLabel] = {}
         for label in identity.fields:
@@ -301,6 +316,30 @@ class Watch:
     """Texts in the user's role that match are no words of the user."""
     common: frozenset[str] = frozenset()
     memo: dict[str, Labels] = field(default_factory=dict[str, Labels])
+    _kinds: frozenset[str] | None = None
+    _secretive: bool | None = None
+
+    @property
+    def secretive(self) -> bool:
+        """Whether the catalog has confidential fields at all."""
+        if self._secretive is None:
+            given = (
+                cast("tuple[FieldLabel, ...]", entry.attributes.get("fields", ())) for entry in self.catalog.entries
+            )
+            self._secretive = any(
+                "confidential" in (label.field_class, *(one for _, one in label.when))
+                for labels in given
+                for label in labels
+            )
+        return self._secretive
+
+    def tells(self, word: str) -> bool:
+        """Whether a word without a capital may be what one thing is called: "the dentist", and not "the meeting"."""
+        if len(word) < 4 or word in self.common:
+            return False
+        if self._kinds is None:
+            self._kinds = frozenset(word for lexicon in self.lexicons for word in lexicon.vocabulary)
+        return word not in self._kinds and word.removesuffix("s") not in self._kinds
 
     def labels(self, raw_name: str) -> Labels:
         found = self.memo.get(raw_name)
@@ -457,10 +496,15 @@ class Shelves:
                     return "n"
         return titled
 
-    def roles_fit(self, roles: str) -> bool:
-        if roles[0] == ".":
-            return False
-        return any(roles[at] != "." and self.said(roles[at : at + SHORT]) for at in range(0, len(roles), SHORT))
+    def roles_fit(self, roles: str, *, leaving: bool = False) -> bool:
+        """Whether the user said one of the words. Leaving: in a sentence that may ask for the value to be used, not only to be told."""
+        for at in range(0, len(roles), SHORT):
+            if roles[at] == ".":
+                break
+            said = self.said(roles[at : at + SHORT])
+            if "o" in said if leaving else said:
+                return True
+        return False
 
 
 # seeing
@@ -493,8 +537,11 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
     for place, (word, is_proper) in enumerate(said):
         unigram = digest("w", word)
         entries.append(unigram + ("p" if is_proper else "w"))
-        if is_proper:
+        if is_proper or watch.tells(word):
             proper.append(unigram)
+        if is_proper and place + 1 < len(said) and said[place + 1][1]:
+            # "Paper Corner" is at home at papercorner.example.
+            entries.append(digest("w", word + said[place + 1][0]) + "p")
         if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
             # "the users", "all senders": the word for a field, or a name, in the plural.
             entries.append(digest("w", word[:-1]) + ("p" if is_proper else "w"))
@@ -521,6 +568,8 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
             entries.extend(
                 f"{digest('w', one)}p" for one in tokens(normal.partition("@")[0]) if one not in watch.common
             )
+    if watch.secretive:
+        entries.extend(digest("w", one) + "o" for one in asked_about(spoken, watch.lexicons))
     shelves.add("u", entries)
     if dated:
         shelves.flag("dates", "1")
@@ -603,7 +652,8 @@ class _Result:
         """Record → the names it goes by, as they stand in entries."""
         self.known_authors: set[int] = set()
         self.called: list[str] = []
-        self.matched = False
+        self.matched: set[int] = set()
+        """Records that the user's words fit."""
         self.clean = shelves.empty("x")
         self.trusted: list[str] = []
         self.secret: list[str] = []
@@ -611,6 +661,8 @@ class _Result:
         self.full = "x" in shelves.flags("full")
         self.owned: set[str] = set()
         """Addresses in trusted fields."""
+        self.mixed: list[str] = []
+        """Values that are made to look like others."""
 
     def see(self, read: Sequence[Leaf]) -> None:
         labels, shelves = self.labels, self.shelves
@@ -627,6 +679,7 @@ class _Result:
                 self._name(leaf, field_class)
             if wrote and field_class != "label" and self._named(leaf.value):
                 self.known_authors.add(leaf.record)
+                self._match(leaf.record)
         for leaf in read:
             label = labels.field(leaf.path)
             field_class = "text" if label is None else self._class_of(label)
@@ -635,6 +688,7 @@ class _Result:
             else:
                 self._value(leaf, label, field_class)
         self._text()
+        shelves.add("t", self.mixed)
         shelves.add("n", self.called)
         shelves.add("s", self.trusted)
         shelves.add("c", self.secret)
@@ -657,7 +711,7 @@ class _Result:
             whole = digest("w", " ".join(said))
             made.append(whole)
             # One word that outsiders chose must look like a name where the user says it.
-            how = "p" if len(said) == 1 else "g"
+            how = "p" if len(said) == 1 and not (field_class == "label" and self.watch.tells(said[0])) else "g"
             names.append(f"{how.upper() if field_class == 'label' else how}{whole[:SHORT]}")
         if field_class in ("directory", "payee"):
             for one in said:
@@ -667,18 +721,27 @@ class _Result:
                     names.append(f"g{token[:SHORT]}")  # the owner chose it: "bob" will do
         place = self.shelves.place(self.labels.tool, leaf.path)
         self.called.extend(f"{one}{place}" for one in made)
-        if not self.matched and self.shelves.names_fit("".join(names)):
-            self.matched = True
+        if leaf.record not in self.matched and self.shelves.names_fit("".join(names)):
+            self._match(leaf.record)
+
+    def _match(self, record: int) -> None:
+        """The user's words fit this record: ids of others, here or from a tool beside this one, need more than to be known."""
+        if not self.matched:
             self.shelves.flag("matched", self.labels.tool)
+        self.matched.add(record)
 
     def _named(self, value: str) -> bool:
         """Whether the user named this author: all of it, or a name in it."""
         if _said(self.shelves, value):
             return True
+        lowered = plain(value)
+        typed = typed_as_whole(lowered)
+        if typed and typed[0][0] == "a":
+            return self.shelves.names_fit("".join(self._own_names("a", typed[0][1]))) == "n"
         common = self.watch.common
         return any(
             "p" in self.shelves.said(self.shelves.digest("w", one))
-            for one in tokens(plain(value))[:MAX_TOKENS]
+            for one in tokens(lowered)[:MAX_TOKENS]
             if len(one) > 1 and one not in common
         )
 
@@ -707,6 +770,9 @@ class _Result:
             if (kind, normal) in self.echoes and field_class not in ("self",):
                 continue
             made = shelves.digest(kind, normal)
+            if kind in ("a", "u") and mixed(normal):
+                self.mixed.append(f"{made}{place}")
+                continue
             if kind == "a":
                 self.owned.add(normal)
             if kind != "w" and not self.clean and (self.full or shelves.find("x", made)):
@@ -727,6 +793,8 @@ class _Result:
                     for one in names[:MAX_NAMES]:
                         if shelves.names_fit(one):
                             shelves.flag("owned", one[1:])
+            if kind == "w" and letter == "s" and leaf.record in self.matched and leaf.path not in _NAMELESS:
+                shelves.flag("matched", f"{self.labels.namespace} {leaf.path.rpartition('/')[2]}")
             chosen = "L" if self.selected and field_class != "label" else "."
             self.trusted.append(f"{made}{letter}{chosen}{place}{roles}{packed.ljust(MAX_NAMES * (SHORT + 1), '.')}")
 
@@ -907,8 +975,12 @@ class _Judge:
         elif sink in ("object", "path", None) or not typed or typed[0][0] == "d":
             forms = [("w", words(leaf.value)), *typed]
         found = self.standing(forms)
-        if sink == "path" and "user" not in found and _said(self.shelves, base_name(leaf.value)):
-            found["user"] = "the user"
+        if sink == "path" and "user" not in found:
+            last = base_name(leaf.value)
+            stem = last.rpartition(" ")[0]
+            # "The vendor list" is vendor-list.csv.
+            if _said(self.shelves, last) or (" " in stem and _said(self.shelves, stem)):
+                found["user"] = "the user"
         if site:
             if self._host(site):
                 found["user"] = "the user"
@@ -971,7 +1043,7 @@ class _Judge:
         for kind, normal in forms:
             made = shelves.digest(kind, normal)
             for entry in shelves.find("c", made):
-                if not shelves.said(made) and not shelves.roles_fit(entry[2:]):
+                if not shelves.said(made) and not shelves.roles_fit(entry[2:], leaving=True):
                     return self._refusal(leaf, sink, "confidential", {"confidential": shelves.named(entry[:2])}, kind)
         return None
 
@@ -1017,7 +1089,7 @@ class _Judge:
             if fits:
                 found["system+named" if fits == "n" else "system+titled"] = origin
                 better = True
-            elsewhere = not better and origin.partition(" ")[0] in self._matched()
+            elsewhere = not better and self._elsewhere(origin)
             # "The sender" is the one of the record that the user's words fit, if they fit one.
             if shelves.roles_fit(roles) and not (elsewhere and letter == "s"):
                 found["system+role"] = origin
@@ -1034,6 +1106,13 @@ class _Judge:
         if self.matched is None:
             self.matched = self.shelves.flags("matched")
         return self.matched
+
+    def _elsewhere(self, origin: str) -> bool:
+        """Whether the user's words fit a record of that tool, or one with such an id of a tool beside it."""
+        tool, _, path = origin.partition(" ")
+        if tool in self._matched():
+            return True
+        return path not in _NAMELESS and f"{tool.rpartition('.')[0]} {path.rpartition('/')[2]}" in self._matched()
 
     def _owned(self) -> tuple[str, ...]:
         """Names of contacts that the user said: an outsider who goes by one of them is not who was meant."""

@@ -277,6 +277,17 @@ def _bare_host(text: str) -> bool:
     return end is not None and end.end() == len(host) and " " not in text
 
 
+def mixed(text: str) -> bool:
+    """Whether a part of an address or a link has letters of Latin and of a script that looks like it."""
+    if text.isascii():
+        return False
+    for label in re.split(r"[^\w-]", text):
+        scripts = {unicodedata.name(one, "").partition(" ")[0] for one in label if one.isalpha()}
+        if "LATIN" in scripts and scripts & {"CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"}:
+            return True
+    return False
+
+
 def base_name(text: str) -> str:
     """The last part of a path, as words."""
     return words(text.replace("\\", "/").rstrip("/").rpartition("/")[2])
