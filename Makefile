@@ -15,7 +15,7 @@ PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 # Extras for users; the development environment always has them.
 PROJECT := --editable '.[postgres,asteval,sandbox,openai,mcp,durable,telemetry]' --group dev
 # What cannot live with the rest has an environment of its own: its extras, and its tests in tests/environments.
-ENVIRONMENTS := claude litellm frameworks browser
+ENVIRONMENTS := claude litellm frameworks browser docs
 EXTRAS_claude := [claude,mcp]
 EXTRAS_litellm := [litellm]
 EXTRAS_frameworks :=
@@ -24,13 +24,18 @@ EXTRAS_browser := [openai,asteval]
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-heavy test-all check bench constraints clean distclean postgres podman chromium python-is-new-enough
+.PHONY: help setup run docs test test-heavy test-all check bench constraints clean distclean postgres podman chromium python-is-new-enough
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-run: setup ## show a coding agent that fails, is rolled back and recovers
-	@$(BIN)/python examples/coding_agent.py
+run: setup ## tell the story of an agent behind a gateway, then serve the pages to look at it until Ctrl-C
+	@$(BIN)/python examples/story
+
+docs: build/envs/docs/.installed ## build the documentation as a site, build/site; a broken link or an unlisted page fails
+	@build/envs/docs/bin/python -m docs.site build/docs
+	@DISABLE_MKDOCS_2_WARNING=true build/envs/docs/bin/mkdocs build --quiet --strict --config-file build/docs/mkdocs.yml --site-dir $(CURDIR)/build/site
+	@echo "build/site/index.html"
 
 test: setup ## run the tests that need nothing but Python (under 5 minutes)
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not heavy" $(PYTEST_ARGS)

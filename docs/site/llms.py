@@ -11,6 +11,8 @@ ABOUT = (
     "state and files. wardwright is a gateway that rules on tool calls as they pass on the wire, by one policy plan. Python 3.11 or later."
 )
 
+LEFT_OUT = ("examples/", "plans/", "decisions/", "requirements", "changelog")
+
 
 def index(site: Site) -> str:
     """One line per page: its title, where it is, and its first sentence."""
@@ -28,9 +30,9 @@ def full(site: Site) -> str:
     """Every page but sources, decisions and tables of tests, one after the other."""
     parts = [f"# weakincentives and wardwright\n\n> {ABOUT}\n"]
     for section in site.sections:
-        for name in section.pages:
-            if not name.startswith(("examples/", "decisions/", "requirements", "changelog")):
-                parts.append(f"<!-- {name} -->\n\n{site.pages[name].strip()}\n")
+        parts.extend(
+            f"<!-- {name} -->\n\n{site.pages[name].strip()}\n" for name in section.pages if not name.startswith(LEFT_OUT)
+        )
     return "\n\n".join(parts)
 
 

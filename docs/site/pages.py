@@ -21,10 +21,21 @@ CODE = re.compile(r"`[^`\n]+`")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".md": "", ".json": "json", ".toml": "toml"}
 OUTSIDE = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
+SHOWN = (
+    ("examples", "examples", "Examples", "They run as they are; tests run them too."),
+    (
+        "src/wardwright/plans",
+        "plans",
+        "Ready-made plans",
+        "They ship with the package, with their cases; tests play them.",
+    ),
+)
+"""Folders whose files are shown as pages: where they are, where they stand in the site, and what is said of them."""
+
 CONTENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("", ("index.md", "tutorial.md")),
     ("Write tools", ("guide/",)),
-    ("Write policy", ("governance.md", "cookbook.md", "provenance.md", "prove.md", "policy/")),
+    ("Write policy", ("governance.md", "cookbook.md", "provenance.md", "prove.md", "policy/", "plans/")),
     (
         "Run the gateway",
         ("gateway/", "providers.md", "server-tools.md", "keys.md", "wire-fields.md", "wire-translation.md"),
@@ -65,13 +76,14 @@ def collect(generated: Mapping[str, str]) -> Site:
     site = Site({name: path.read_text("utf-8") for name, path in found.items()})
     site.pages["changelog.md"] = (ROOT / "CHANGELOG.md").read_text("utf-8")
     site.pages["decisions/README.md"] = _decisions(site)
-    site.pages.update(_examples())
+    shown = _shown_files()
+    site.pages.update({name: text for name, (_, text) in shown.items()})
     site.pages.update(generated)
     places = {f"docs/{name}": name for name in found} | {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
-    places |= {_source(name): name for name in site.pages if name.startswith("examples/")}
+    places |= {file: name for name, (file, _) in shown.items()}
+    homes = {name: file for file, name in places.items() if file != "README.md"}
     for name, text in site.pages.items():
-        home = f"docs/{name}" if name != "changelog.md" else "CHANGELOG.md"
-        site.pages[name] = _linked(site, name, text, home, places)
+        site.pages[name] = _linked(site, name, text, homes.get(name, f"docs/{name}"), places)
     _check_anchors(site)
     _list(site)
     return site
@@ -100,26 +112,39 @@ def _decisions(site: Site) -> str:
     )
 
 
-def _source(name: str) -> str:
-    """Which file a page of an example shows."""
-    return name.removesuffix(".md") if name != "examples/README.md" else "examples"
-
-
-def _examples() -> Iterator[tuple[str, str]]:
-    """Each example as a page of its own, and their contents."""
-    rows: list[str] = []
-    for path in sorted((ROOT / "examples").rglob("*")):
-        language = LANGUAGES.get(path.suffix)
-        if not language or "__pycache__" in path.parts:
-            continue
-        name = path.relative_to(ROOT).as_posix()
-        text = path.read_text("utf-8")
-        fence = "`" * (max((len(run) for run in re.findall(r"`{3,}", text)), default=2) + 1)
-        yield f"{name}.md", f'# {name}\n\n{fence}{language} title="{name}"\n{text.rstrip()}\n{fence}\n'
-        first = re.match(r'"""(.+)|# (.+)', text)
-        said = next(filter(None, first.groups()), "").rstrip('"') if first else ""
-        rows.append(f"- [{name}]({name.removeprefix('examples/')}.md)" + (f": {said}" if said else ""))
-    yield "examples/README.md", "# Examples\n\nThey run as they are; tests run them too.\n\n" + "\n".join(rows) + "\n"
+def _shown_files() -> dict[str, tuple[str, str]]:
+    """Examples and ready-made plans as pages of their own: page → file, text. Their contents come first."""
+    made: dict[str, tuple[str, str]] = {}
+    for folder, shown, title, said in SHOWN:
+        rows: list[str] = []
+        pages: dict[str, tuple[str, str]] = {}
+        for path in sorted(
+            (ROOT / folder).rglob("*"), key=lambda path: (path.parent, path.name != "README.md", path.name)
+        ):
+            language = LANGUAGES.get(path.suffix)
+            if language is None or "__pycache__" in path.parts or path.name == "__init__.py":
+                continue
+            file, text = path.relative_to(ROOT).as_posix(), path.read_text("utf-8")
+            name = shown + file.removeprefix(folder)
+            if not language:
+                pages[name] = (file, text)
+                rows.append(
+                    f"- [{name.removeprefix(f'{shown}/').removesuffix('/README.md')}]({name.removeprefix(f'{shown}/')})"
+                )
+                continue
+            fence = "`" * (max((len(run) for run in re.findall(r"`{3,}", text)), default=2) + 1)
+            title_of = name.removeprefix(f"{shown}/")
+            pages[f"{name}.md"] = (
+                file,
+                f'# {title_of}\n\n{fence}{language} title="{file}"\n{text.rstrip()}\n{fence}\n',
+            )
+            first = re.match(r'"""(.+)|# (.+)', text)
+            about = next(filter(None, first.groups()), "").rstrip('"') if first else ""
+            rows.append(f"- [{title_of}]({title_of}.md)" + (f": {about}" if about else ""))
+        if pages:
+            made[f"{shown}/README.md"] = (folder, f"# {title}\n\n{said}\n\n" + "\n".join(rows) + "\n")
+            made |= pages
+    return made
 
 
 def _linked(site: Site, name: str, text: str, home: str, places: Mapping[str, str]) -> str:
@@ -146,6 +171,8 @@ def _linked(site: Site, name: str, text: str, home: str, places: Mapping[str, st
             site.problems.append(f"{home}: the link {found['target']} leads nowhere")
         return found["text"]
 
+    if name.endswith("/README.md") and home in {folder for folder, *_ in SHOWN}:
+        return text  # made for the site
     parts: list[str] = []
     at = 0
     for fence in FENCE.finditer(text):

@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import itertools
+import pkgutil
 import re
 import sys
 import typing
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import click
+import typer
 import typer.main
 
 PUBLIC = {
@@ -306,8 +308,9 @@ def _cell(annotation: Any) -> str:
 
 
 def _commands(program: str) -> str:
-    module = importlib.import_module({"wink": "weakincentives.cli", "wardwright": "wardwright.cli"}[program])
-    root = typer.main.get_command(module.app)
+    root = typer.main.get_command(
+        _app(program, {"wink": "weakincentives.cli", "wardwright": "wardwright.cli"}[program])
+    )
     parts = [f"# The {program} command", "", _text(root.help), ""]
     for words, command in _walk((program,), root):
         parts += [f"## {' '.join(words)}", "", _text(command.help), ""]
@@ -317,6 +320,17 @@ def _commands(program: str) -> str:
         if rows:
             parts += ["| | Default | |", "|---|---|---|", *rows, ""]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _app(program: str, name: str) -> typer.Typer:
+    """The application of a command, in its module or in one of its package."""
+    module = importlib.import_module(name)
+    inner = (f"{name}.{one.name}" for one in pkgutil.iter_modules(getattr(module, "__path__", ())))
+    for one in (module, *map(importlib.import_module, inner)):
+        for value in vars(one).values():
+            if isinstance(value, typer.Typer) and value.info.name == program:
+                return value
+    raise LookupError(f"{name} has no command {program}")
 
 
 def _walk(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

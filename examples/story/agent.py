@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import openai
 
@@ -134,7 +134,7 @@ def waits(error: BaseException) -> str:
     """The handle of what waits for an approval, if that is why a request was refused."""
     cause = error.__cause__
     if isinstance(cause, openai.PermissionDeniedError) and isinstance(cause.body, dict):
-        said: dict[str, object] = cause.body
+        said = cast("dict[str, object]", cause.body)
         if said.get("code") in ("approval_required", "approval_pending"):
             return str(said.get("approval", ""))
     return ""
@@ -145,6 +145,7 @@ class ShopAgent(MainLoop[Task, str]):
 
     def __init__(self, task: Task, folder: Path, adapter: OpenAIAdapter, bus: EventBus) -> None:
         super().__init__(adapter=adapter, bus=bus)
+        self._model = adapter
         self.session = Session.open(folder / f"{task.name}.session", bus=bus, session_id=task.name)
         self.files = InMemoryFilesystem(FILES)
         self.session.attach("shop", self.files)
@@ -167,5 +168,5 @@ class ShopAgent(MainLoop[Task, str]):
         return {path: self.files.read(path) for path in self.files.glob("**/*") if self.files.is_file(path)}
 
     def close(self) -> None:
-        self.adapter.close()
+        self._model.close()
         self.session.close()
