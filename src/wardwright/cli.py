@@ -10,6 +10,7 @@ import getpass
 import importlib.resources
 import os
 import re
+import shlex
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from wardwright.http.service import Service, compile_service
 from wardwright.http.start import DATABASE, Start
 from wardwright.http.start import serve as start
 from wardwright.keys import Keyring, hash_key, is_ring, new_secret, ring_path, signing_keys_of
+from wardwright.plans import PLAN, ready_made
+from wardwright.plans import names as ready_made_names
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.policy.draft import draft
 from wardwright.prove import Proof, Question, load_questions, parse_question, standard_questions
@@ -146,7 +149,12 @@ def check(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Validate a plan and play policy cases against it. Exit code 0 when it compiles and every case holds."""
+    """Validate a plan, play policy cases against it and prove questions. Exit code 0 when it compiles and all of them hold.
+
+    Without cases, those beside it are taken: cases.yaml and questions.yaml beside plan.yaml, X.cases.yaml and X.questions.yaml beside
+    X.yaml. A folder stands for the plan.yaml in it."""
+    if file.is_dir():
+        file = file / PLAN
     try:
         compiled = compile_service(load_config(file), _now_ms(), modules_from=file.resolve().parent)
         plan = compiled.deployment.plan
@@ -155,7 +163,7 @@ def check(
         plan, problems = None, list(error.problems)
     outcomes: list[Outcome] = []
     proofs: list[Proof] = []
-    for path in _case_files(cases or (), file):
+    for path in _case_files(_beside(file) if cases is None else cases, file):
         try:
             if path.stem.endswith("questions"):
                 asked = load_questions(path)
@@ -210,6 +218,12 @@ def check(
             _say(f"{file}: {_rules(plan)} rules for {', '.join(plan.models)}{played}")
     if not good:
         raise typer.Exit(1)
+
+
+def _beside(plan: Path) -> list[Path]:
+    """Cases and questions that belong to a plan by their names."""
+    stem = "" if plan.name == PLAN else f"{plan.stem.removesuffix('.plan')}."
+    return [path for name in ("cases", "questions") if (path := plan.with_name(f"{stem}{name}.yaml")).is_file()]
 
 
 def _case_files(given: Iterable[Path], plan: Path) -> Iterator[Path]:
@@ -910,27 +924,96 @@ def hash_of_key(json: Json = False) -> None:
 
 @app.command()
 def init(
-    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("wardwright.yaml"),
-    catalog_from: Annotated[
-        Path | None, typer.Option("--catalog-from", help="Draft a catalog from these tool schemas (JSON).")
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="Where to write: a file, or with --plan a folder. wardwright.yaml, or the plan's name."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    plan: Annotated[str, typer.Option("--plan", help="A ready-made plan; --list names them.")] = "",
+    catalog_from: Annotated[
+        Path | None,
+        typer.Option("--catalog-from", help="Draft the catalog from these tool schemas (JSON): one file is written."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The same as the argument.")] = None,
+    list_plans: Annotated[bool, typer.Option("--list", help="Name the ready-made plans and end.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a commented plan to start from."""
-    if catalog_from is None:
-        text = importlib.resources.files("wardwright").joinpath("starter.yaml").read_text("utf-8")
+    """Write a plan to start from: a commented one, a ready-made one, or one for your own tools. Nothing is replaced unless told."""
+    if list_plans:
+        _say_ready_made(json)
+        return
+    if target is not None and out is not None:
+        raise BadInput("say once where to write: as an argument or with --out")
+    where = target or out
+    chosen = ready_made(plan) if plan else None
+    drafted = None if catalog_from is None else _drafted(catalog_from)
+    files: dict[Path, str]
+    if chosen is not None and drafted is None:
+        folder = where or Path(chosen.name)
+        if folder.suffix in (".yaml", ".yml"):
+            raise BadInput(f"{folder}: a ready-made plan has several files; give a folder")
+        files = {folder / name: text for name, text in chosen.files.items()}
     else:
-        try:
-            text = draft(_bytes(catalog_from).decode("utf-8"), catalog_from.name)
-        except ValueError as error:
-            raise BadInput(f"{catalog_from}: {error}") from None
-    try:
-        with file.open("w" if force else "x", encoding="utf-8") as opened:
+        file = where or Path("wardwright.yaml")
+        if chosen is not None:
+            text = chosen.with_catalog(drafted or "")
+        else:
+            text = drafted or importlib.resources.files("wardwright").joinpath("starter.yaml").read_text("utf-8")
+        files = {file: text}
+    there = [str(path) for path in files if path.exists()]
+    if there and not force:
+        raise BadInput(
+            f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already; --force replaces {'it' if len(there) == 1 else 'them'}"
+        )
+    main_file = next(iter(files))
+    main_file.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        with path.open("w" if force else "x", encoding="utf-8") as opened:
             opened.write(text)
-    except FileExistsError:
-        raise BadInput(f"{file} is there already; --force replaces it") from None
-    _print_json({"file": str(file)}) if json else _say(f"{file} written. Next: wardwright check {file}")
+    steps = _next_steps(main_file, chosen is not None and drafted is None, drafted is not None)
+    if json:
+        _print_json(
+            {"file": str(main_file), "files": [str(path) for path in files], "plan": plan or None, "next": list(steps)}
+        )
+        return
+    if len(files) == 1:
+        _say(f"{main_file} written.")
+    else:
+        _say(f"{', '.join(path.name for path in files)} written to {main_file.parent}.")
+    for number, (command, why) in enumerate(steps.items()):
+        _say(f"{'Next:' if not number else '     '} {command}  # {why}")
+
+
+def _drafted(tools: Path) -> str:
+    try:
+        return draft(_bytes(tools).decode("utf-8"), tools.name)
+    except ValueError as error:
+        raise BadInput(f"{tools}: {error}") from None
+
+
+def _next_steps(file: Path, with_cases: bool, with_guesses: bool) -> dict[str, str]:
+    """Command → what it is for."""
+    given = shlex.quote(str(file))
+    steps: dict[str, str] = {}
+    if with_guesses:
+        steps[f"$EDITOR {given}"] = "read every line marked as guessed"
+    steps[f"wardwright check {given}"] = (
+        "plays its cases, proves its questions" if with_cases else "says what is wrong or odd"
+    )
+    steps[f"wardwright check --blind {given}"] = "says what this plan cannot see"
+    steps[f"wardwright serve --config {given}"] = "rules by it; name your models under 'targets'"
+    return steps
+
+
+def _say_ready_made(json: bool) -> None:
+    plans = [ready_made(name) for name in ready_made_names()]
+    if json:
+        _print_json({"plans": [{"name": one.name, "about": one.about, "files": list(one.files)} for one in plans]})
+        return
+    width = max(len(one.name) for one in plans)
+    for one in plans:
+        _say(f"{one.name.ljust(width)}  {one.about}")
+    _say("Write one with: wardwright init --plan NAME")
 
 
 # reading what was given

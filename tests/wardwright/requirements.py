@@ -79,7 +79,10 @@ PROBLEMS = {
 
 def case_texts() -> Iterator[tuple[Path, str]]:
     """Case files and refused plans, with the text that may cite: head comments of file and plan, and names of cases."""
-    found = [*(PROJECT / "tests" / "cases").rglob("*.y*ml"), *(PROJECT / "examples" / "policies").rglob("*.yaml")]
+    found = [
+        *(PROJECT / "tests" / "cases").rglob("*.y*ml"),
+        *(PROJECT / "src" / "wardwright" / "plans").rglob("*.yaml"),
+    ]
     for path in sorted(found):
         lines = path.read_text("utf-8").splitlines()
         cases = [line for line in lines if line.startswith("- case:")]
@@ -141,7 +144,7 @@ def _links(paths: list[Path]) -> str:
 
 def _short(path: Path) -> str:
     inner = path.relative_to(PROJECT)
-    if inner.parts[0] == "examples":
+    if inner.parts[0] == "src":
         return inner.parent.name
     if path.suffix == ".py":
         return str(inner.relative_to("tests/wardwright").with_name(path.stem.removeprefix("test_")))

@@ -21,7 +21,8 @@ from wardwright.store import SqliteStore
 PROJECT = Path(__file__).parent.parent.parent
 GUIDE = PROJECT / "docs" / "governance.md"
 TEXT = GUIDE.read_text("utf-8")
-POLICIES = PROJECT / "examples" / "policies"
+POLICIES = PROJECT / "src" / "wardwright" / "plans"
+NAMES = sorted(path.parent.name for path in POLICIES.glob("*/plan.yaml"))
 BLOCKS = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 USERS_WORD = "any text in the user's role clears it, also a note that a client puts behind the result itself"
 COMMANDS = [
@@ -93,18 +94,10 @@ def test_the_first_plan_is_short() -> None:
     assert len(next(body for _, name, body in BLOCKS if name == "plan.yaml").splitlines()) <= 20
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in POLICIES.iterdir()))
-def test_a_ready_made_plan_checks_cleanly_with_its_cases(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No problem, no warning but the one about a user's word, every case holds; and the guide speaks of it."""
-    plan = POLICIES / name / "plan.yaml"
-    with pytest.raises(SystemExit) as caught:
-        main(["check", str(plan), str(POLICIES / name)])
-
-    shown = capsys.readouterr()
-    assert caught.value.code == 0
-    assert all(line.endswith(USERS_WORD) for line in shown.err.splitlines())
-    assert re.search(r"(\d+) of \1 cases hold", shown.out)
-    assert f"(../examples/policies/{name}/plan.yaml)" in TEXT
+@pytest.mark.parametrize("name", NAMES)
+def test_the_guide_speaks_of_every_ready_made_plan(name: str) -> None:
+    """A plan that ships is named, with a link to it."""
+    assert f"(../src/wardwright/plans/{name}/plan.yaml)" in TEXT
 
 
 def test_the_plans_said_to_serve_in_process_do() -> None:
@@ -115,30 +108,9 @@ def test_the_plans_said_to_serve_in_process_do() -> None:
             GovernancePolicy.from_yaml(plan)
             serving.add(plan.parent.name)
 
-    named = re.search(r"Of the five plans above, (.*?) serve in process", TEXT, re.DOTALL)
+    named = re.search(r"Of these plans, (.*?) serve in process", TEXT, re.DOTALL)
     assert named is not None
     assert set(re.split(r", |\s+and\s+", named[1])) == serving
-
-
-def test_every_rule_of_a_ready_made_plan_is_met_by_a_case() -> None:
-    """A rule that no case meets may as well be misspelt."""
-    unmet: list[str] = []
-    for plan_file in sorted(POLICIES.glob("*/plan.yaml")):
-        plan = compile_plan(load_config(plan_file))
-        met = {
-            finding.rule_id
-            for case in load_cases(plan_file.with_name("cases.yaml"))
-            for judged in play(plan, case).judged
-            for finding in judged.ruling.findings
-        }
-        unmet.extend(
-            f"{plan_file.parent.name}: {rule.id}"
-            for part in plan.models.values()
-            for rule in part.rules.rules
-            if rule.id not in met
-        )
-
-    assert unmet == []
 
 
 def test_every_link_of_the_guide_leads_somewhere() -> None:

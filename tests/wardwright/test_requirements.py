@@ -17,8 +17,8 @@ def test_every_number_is_cited(number: str) -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_every_problem_has_stories_and_a_plan_to_take(problem: str) -> None:
-    """The five problems are told in case files of our own, and each has a ready-made plan among the examples."""
-    assert {path.relative_to(PROJECT).parts[0] for path in telling(problem, TOLD)} == {"examples", "tests"}
+    """The five problems are told in case files of our own, and each has a ready-made plan."""
+    assert {path.relative_to(PROJECT).parts[0] for path in telling(problem, TOLD)} == {"src", "tests"}
 
 
 def test_no_number_is_made_up() -> None:

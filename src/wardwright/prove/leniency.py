@@ -70,7 +70,7 @@ def _intricate(rule: Rule) -> bool:
         _unread(rule)
         or bool(rule.exceptions)
         or isinstance(rule, (LoopThreshold, HistoryThreshold, Budget))
-        or any(matcher.arguments for matcher in matchers_of(rule))
+        or any(one.arguments or (one.negated is not None and one.negated.arguments) for one in matchers_of(rule))
     )
 
 

@@ -215,14 +215,16 @@ def prove(plan: Plan, question: Question, *, model: str = "", limit: int = LIMIT
     part = plan.model(model or next(iter(plan.models)))
     if part is None:
         return Proof(question, "unknown", (f"no plan governs model '{model}'",))
-    proof = _Search(plan, part, question, limit).answer()
-    for easier, fewer, left_out in lenient(plan, part, question) if proof.verdict == "unknown" else ():
-        again = _Search(easier, fewer, question, limit).answer()
-        if again.verdict == "holds":
-            names = ", ".join(f"'{rule}'" for rule in left_out)
-            note = f"holds even without {names}, which can only refuse"
-            return replace(again, notes=(*again.notes, note))
-    return proof
+    search = _Search(plan, part, question, limit)
+    # With doubts the answer can be a way, but never "holds": whether it holds without them is asked first, and soon known.
+    proof = None if search.doubts else search.answer()
+    if proof is None or proof.verdict == "unknown":
+        for easier, fewer, left_out in lenient(plan, part, question):
+            again = _Search(easier, fewer, question, limit).answer()
+            if again.verdict == "holds":
+                names = ", ".join(f"'{rule}'" for rule in left_out)
+                return replace(again, notes=(*again.notes, f"holds even without {names}, which can only refuse"))
+    return proof or search.answer()
 
 
 @dataclass(slots=True, eq=False)
