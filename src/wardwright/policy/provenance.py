@@ -652,6 +652,8 @@ class _Result:
         """Record → the names it goes by, as they stand in entries."""
         self.known_authors: set[int] = set()
         self.called: list[str] = []
+        self.wrote: dict[int, list[str]] = {}
+        """Record → names of its author, for its ids: "the mail from Priya"."""
         self.matched: set[int] = set()
         """Records that the user's words fit."""
         self.clean = shelves.empty("x")
@@ -680,6 +682,7 @@ class _Result:
             if wrote and field_class != "label" and self._named(leaf.value):
                 self.known_authors.add(leaf.record)
                 self._match(leaf.record)
+                self.wrote.setdefault(leaf.record, []).extend(self._author_names(leaf.value))
         for leaf in read:
             label = labels.field(leaf.path)
             field_class = "text" if label is None else self._class_of(label)
@@ -722,7 +725,12 @@ class _Result:
         place = self.shelves.place(self.labels.tool, leaf.path)
         self.called.extend(f"{one}{place}" for one in made)
         if leaf.record not in self.matched and self.shelves.names_fit("".join(names)):
-            self._match(leaf.record)
+            if field_class in ("directory", "payee"):
+                self.shelves.flag(
+                    "matched", self.labels.tool
+                )  # people are named along with things, not instead of them
+            else:
+                self._match(leaf.record)
 
     def _match(self, record: int) -> None:
         """The user's words fit this record: ids of others, here or from a tool beside this one, need more than to be known."""
@@ -744,6 +752,11 @@ class _Result:
             for one in tokens(lowered)[:MAX_TOKENS]
             if len(one) > 1 and one not in common
         )
+
+    def _author_names(self, value: str) -> list[str]:
+        typed = typed_as_whole(plain(value))
+        kind: Kind = "a" if typed and typed[0][0] == "a" else "w"
+        return self._own_names(kind, typed[0][1] if kind == "a" else words(value), "P")
 
     def _own_names(self, kind: Kind, normal: str, how: str = "p") -> list[str]:
         common = self.watch.common
@@ -786,6 +799,8 @@ class _Result:
                     own = self._own_names(kind, normal, "g")
                 # Names that the owner or the service gave come first: titles are the first to be left out.
                 names = [*own[:3], *sorted(self.names.get(leaf.record, ()), key=lambda one: one[0] in "PG")]
+                if kind == "w" and self.wrote and leaf.record in self.wrote:
+                    names = [*self.wrote[leaf.record][:3], *names]
             packed = "".join(names[:MAX_NAMES])
             if kind == "a" and packed and shelves.names_fit(packed) == "n":
                 shelves.flag("matched", "@address")
