@@ -20,7 +20,6 @@ from wardwright.http.admin_plans import check_source, current_epoch
 from wardwright.http.route import BadRequest, Conflict, NotFound
 from wardwright.http.visit import Answer, Page, RoleTooLow, Visit
 from wardwright.policy.compile import Plan
-from wardwright.policy.rules import ToolSelector
 from wardwright.prove import Proof, Question, parse_question, prove, standard_questions
 from wardwright.prove.question import HINT
 from wardwright.receipts import Receipt
@@ -34,7 +33,7 @@ from wardwright.ui.timeline import timeline
 
 COUNTS: Final = (500, 2000, 10_000)
 """How many of the newest receipts a comparison may look at."""
-REPORTED: Final = (1000, 5000, 20_000)
+REPORTED: Final = (1000, 5000)
 CHANGES: Final = 200
 """Changed decisions that are shown; all are counted."""
 GATES: Final = (2000, 5000, 20_000)
@@ -337,7 +336,7 @@ def _selectors(plan: Plan | None) -> list[tuple[str, str]]:
         (f"{name}\n{rule.id}", f"{name}: {rule.id}" if several else rule.id)
         for name, part in plan.models.items()
         for rule in part.rules.rules
-        if isinstance(rule, ToolSelector)
+        if rule.kind == "tool_selector"
     ]
 
 
@@ -605,5 +604,5 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("POST", "/policy/surface", "viewer", compare_surfaces),
     Page("GET", "/policy/prove", "viewer", show_prove),
     Page("POST", "/policy/prove", "viewer", ask_proof, heavy=True),
-    Page("GET", "/policy/report", "viewer", show_report, heavy=True),
+    Page("GET", "/policy/report", "viewer", show_report),
 )

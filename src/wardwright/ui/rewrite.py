@@ -72,7 +72,8 @@ def rewrite(source: str, wish: Wish) -> Rewrite:
     else:
         fragment, made = _to_sequence(source, place, wish, rules, number, edits)
     text = source
-    for edit in sorted(edits, key=lambda one: one.start, reverse=True):
+    # From the end, so that places stay right; of two at one place the one made first comes first.
+    for _, _, edit in sorted(((one.start, number, one) for number, one in enumerate(edits)), reverse=True):
         text = f"{text[: edit.start]}{edit.text}{text[edit.end :]}"
     if parse_config(text).root.plain() != wanted:
         raise CannotRewrite(
@@ -85,7 +86,7 @@ def rewrite(source: str, wish: Wish) -> Rewrite:
 # where it stands
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class _Edit:
     """What takes the place of a part of the text; an empty part is an insertion."""
 
@@ -120,10 +121,10 @@ def _find(root: yaml.Node, wish: Wish) -> _Place:
                 continue
             kind = keys["kind"][1].value if "kind" in keys else ""
             if kind != "tool_selector" or "tool" not in keys:
-                raise CannotRewrite(f"'{wish.rule_id}' is a {kind}; only a tool_selector can be turned.")
-            if wish.into == "state" and ("state_scope" in keys or "state_machine_id" in keys):
+                raise CannotRewrite(f"'{wish.rule_id}' is of kind {kind}; only a tool_selector can be turned.")
+            if wish.into == "state" and keys.keys() & {"state_scope", "state_machine_id", "transition_to"}:
                 raise CannotRewrite(
-                    f"'{wish.rule_id}' already looks at a state, and a rule looks at one machine only: turn it into a sequence."
+                    f"'{wish.rule_id}' already has to do with a state, and a rule knows one machine only: turn it into a sequence."
                 )
             action = keys["action"][1].value if "action" in keys else ""
             if wish.into == "sequence" and action not in KINDS["tool_sequence"].actions:

@@ -106,7 +106,7 @@ def test_errors_stand_at_their_lines_and_nothing_typed_is_lost(operator: Visitor
     seen = sent(operator, EDITOR, source=wrong, cases=CASES, note="because")
 
     assert seen.status == 200
-    assert '<span id="source-line-6" class="mark error">6</span>' in seen.html
+    assert '<span id="source-line-6" class="mark is-error">6</span>' in seen.html
     assert 'data-line="6" data-column="41"' in seen.html
     assert "unknown key 'acton' (did you mean 'action'?)" in seen.text
     assert "Write 'action' instead of 'acton', or take it out." in seen.text
@@ -129,8 +129,8 @@ def test_a_broken_case_is_told_at_its_line(operator: Visitor) -> None:
     """Problems of the cases are not mixed with those of the plan."""
     seen = sent(operator, EDITOR, cases=CASES.replace("given", "gven", 1))
 
-    assert '<span id="cases-line-1" class="mark error">1</span>' in seen.html
-    assert '<span id="cases-line-2" class="mark error">2</span>' in seen.html
+    assert '<span id="cases-line-1" class="mark is-error">1</span>' in seen.html
+    assert '<span id="cases-line-2" class="mark is-error">2</span>' in seen.html
     assert "unknown key 'gven' (did you mean 'given'?)" in seen.text
     assert "in the plan" not in seen.text
 
@@ -220,7 +220,7 @@ def test_what_cannot_be_turned_says_why(operator: Visitor) -> None:
     seen = sent(operator, "/policy/turn", rule="coding\nloops")
 
     assert seen.status == 400
-    assert "'loops' is a tool_loop_threshold; only a tool_selector can be turned." in seen.text
+    assert "'loops' is of kind tool_loop_threshold; only a tool_selector can be turned." in seen.text
     assert seen.form(EDITOR).fields["source"] == PLAN
 
 
@@ -296,7 +296,7 @@ def test_a_text_with_problems_is_not_compared(operator: Visitor) -> None:
 
     assert seen.status == 422
     assert "The plan you typed has problems: see the lines below." in seen.text
-    assert '<span id="source-line-1" class="mark error">1</span>' in seen.html
+    assert '<span id="source-line-1" class="mark is-error">1</span>' in seen.html
 
 
 # surfaces

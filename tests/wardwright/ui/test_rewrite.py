@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,11 +144,16 @@ def test_the_fragment_is_yaml_of_the_pair_alone() -> None:
     ("rule", "into", "message"),
     [
         ("none", "state", "There is no rule 'none' under governance of model 'coding'."),
-        ("loops", "state", "'loops' is a tool_loop_threshold; only a tool_selector can be turned."),
+        ("loops", "state", "'loops' is of kind tool_loop_threshold; only a tool_selector can be turned."),
         (
             "scoped",
             "state",
-            "'scoped' already looks at a state, and a rule looks at one machine only: turn it into a sequence.",
+            "'scoped' already has to do with a state, and a rule knows one machine only: turn it into a sequence.",
+        ),
+        (
+            "moves",
+            "state",
+            "'moves' already has to do with a state, and a rule knows one machine only: turn it into a sequence.",
         ),
         ("strip", "sequence", "A tool_sequence cannot strip_tools: turn 'strip' into a state pair."),
     ],
@@ -155,6 +162,7 @@ def test_what_cannot_be_turned_is_told_with_what_to_do(rule: str, into: Into, me
     """Every refusal says why."""
     source = BLOCK + (
         "  - {id: scoped, kind: tool_selector, action: block, state_scope: reviewing, tool: {name: x}}\n"
+        "  - {id: moves, kind: tool_selector, action: block, transition_to: reviewing, tool: {name: x}}\n"
         "  - {id: strip, kind: tool_selector, action: strip_tools, tool: {name: x}}\n"
     )
 
@@ -193,3 +201,11 @@ def test_that_nothing_ends_it_is_said(until: dict[str, Any], note: bool) -> None
         "that passes. Compare the plans over stored traffic to see what changes."
     )
     assert ("Nothing ends it: once begun it holds for the rest of the session." in made.notes) is note
+
+
+def test_the_page_about_it_shows_what_comes_out() -> None:
+    """docs/gateway/policy-page.md: the second text is what the first one becomes."""
+    page = (Path(__file__).parents[3] / "docs" / "gateway" / "policy-page.md").read_text("utf-8")
+    shown = dict(re.findall(r"^```yaml (\w+)\.yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+
+    assert rewrite(shown["before"], Wish("coding", "no-shell", "state")).source.strip() == shown["after"].strip()
