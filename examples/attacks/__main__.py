@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .agent import load
-from .report import page, parity, plain, play_all, write_page
+from .report import page, parity, plain, play_all, variants, write_page
 from .settings import PLAN, WIRES
 
 
@@ -28,7 +28,7 @@ def main() -> int:
     for line in differences:
         print(f"differs: {line}")
     if given.write_docs:
-        write_page(page(played))
+        write_page(page(played, variants(runs, given.plan)))
     return 1 if differences else 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -113,7 +113,10 @@ class OnTheWire:
         self.runner = runner
         self.wire = wire
         live = service.gateway.live
-        self.model = _Model(live.providers["scripted"])
+        provider = live.providers["scripted"]
+        if not isinstance(provider, Scripted):
+            raise ValueError("the plan's provider is not scripted")
+        self.model = _Model(provider)
         service.gateway.live = replace(live, providers={**live.providers, "scripted": self.model})
         self.count = 0
 
@@ -170,7 +173,7 @@ class _Model(Scripted):
 
 
 @contextmanager
-def gateway(plan: Path = PLAN, wire: str = "chat_completions") -> Iterator[OnTheWire]:
+def gateway(plan: Path = PLAN, wire: str = "chat_completions") -> Generator[OnTheWire, None, None]:
     """A gateway over a store that is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         service = Service(load_config(plan), str(Path(folder) / "gateway.db"), "127.0.0.1")

@@ -213,7 +213,14 @@ class World:
         return {"events": [one for one in self.data["events"] if from_date <= one["start"] <= f"{to_date}T99"]}
 
     def _create_event(self, title: str, start: str, **more: Any) -> Any:
-        event = {"id": self._new("evt"), "title": title, "start": start, "organizer": OWNER, "participants": [], **more}
+        event: dict[str, Any] = {
+            "id": self._new("evt"),
+            "title": title,
+            "start": start,
+            "organizer": OWNER,
+            "participants": [],
+            **more,
+        }
         self.data["events"].append({"end": start, "location": "", "description": "", **event})
         return {"id": event["id"], "status": "created"}
 

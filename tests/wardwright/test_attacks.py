@@ -131,6 +131,6 @@ def test_the_whole_set_is_ruled_the_same_in_process_and_on_every_wire() -> None:
 @pytest.mark.heavy
 def test_the_page_shows_what_was_measured() -> None:
     """docs/containment.md is as `python -m examples.attacks --write-docs` writes it, and explains every failure."""
-    report = parts()[2]
-    assert report.page_in() == report.page(whole())
+    _, settings, report = parts()
+    assert report.page_in() == report.page(whole(), report.variants(stories(), settings.PLAN))
     assert unexplained(whole()) == []
