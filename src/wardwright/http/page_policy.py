@@ -191,12 +191,18 @@ def show_editor(visit: Visit) -> Answer:
     """The plan in force, or a former one; its text is for operators only, everybody may try one of their own."""
     text, of = "", current_epoch(visit.gateway)
     if "epoch" in visit.query:
-        former = visit.ask("GET", f"/v1/wardwright/plans/{visit.query['epoch']}")
+        former = _former(visit, visit.query["epoch"])
         text, of = former["source"], former["epoch"]
     elif visit.may("operator"):
         text = visit.gateway.source.decode("utf-8", "replace")
     plan, problems = check_source(visit.gateway, text) if text else (None, [])
     return _editor(visit, annotate(text, problems), plan=plan, of=of)
+
+
+def _former(visit: Visit, number: str) -> Mapping[str, Any]:
+    if not (number.isascii() and number.isdecimal()):
+        raise NotFound(f"There is no plan of epoch '{number[:40]}'.")
+    return visit.ask("GET", f"/v1/wardwright/plans/{number}")
 
 
 def check_text(visit: Visit) -> Answer:
@@ -405,8 +411,7 @@ def _chosen(visit: Visit, name: str, default: str, asked: _Asked) -> Plan | None
         return plan
     number = choice.removeprefix("epoch:")
     try:
-        stored = visit.ask("GET", f"/v1/wardwright/plans/{number if number.isalnum() else '-'}")
-        return visit.gateway.compile(stored["source"].encode("utf-8", "surrogatepass"))
+        return visit.gateway.compile(_former(visit, number)["source"].encode())
     except (NotFound, RoleTooLow) as error:
         asked.trouble = str(error)
     except ConfigError as error:
@@ -525,7 +530,7 @@ def ask_proof(visit: Visit) -> Answer:
     try:
         questions: Sequence[Question] = (parse_question(line),) if line else ()
     except ConfigError as error:
-        asked.trouble = f"The question {error.problems[0].message}."
+        asked.trouble = f"The question: {error.problems[0].message}."
         return _proofs(visit, asked, status=400)
     if not line:
         own = standard_questions(asked.plan.models[model])

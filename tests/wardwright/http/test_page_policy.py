@@ -143,6 +143,24 @@ def test_markup_in_a_plan_is_shown_as_text(operator: Visitor) -> None:
     assert seen.form(EDITOR).fields["source"].endswith("</textarea><script>alert(1)</script>\n")
 
 
+@pytest.mark.parametrize("action", ["/policy/draw", "/policy/compare", "/policy/prove"])
+def test_cases_and_note_come_along_to_the_other_pages_and_back(operator: Visitor, action: str) -> None:
+    """Whoever looks at a text elsewhere finds everything again in the editor."""
+    seen = sent(operator, action, source=LAXER, cases=CASES, note="because")
+    form = next(one for one in seen.forms if one.fields.get("source"))
+    back = operator.post(EDITOR, **form.fields).form(EDITOR).fields
+
+    assert (back["source"], back["cases"], back["note"]) == (LAXER, CASES, "because")
+
+
+@pytest.mark.parametrize("epoch", ["1/2", "x", "9", "%C2%B2"])
+def test_an_epoch_that_never_was_is_not_found(operator: Visitor, epoch: str) -> None:
+    """Whatever stands in the address."""
+    seen = operator.get(f"/policy/edit?epoch={epoch}")
+
+    assert (seen.status, "There is no plan of epoch" in seen.text) == (404, True)
+
+
 # activate and roll back
 
 
@@ -366,7 +384,7 @@ def test_a_question_that_cannot_be_read_says_how_to_ask(operator: Visitor) -> No
     seen = operator.send(operator.get("/policy/prove").form("/policy/prove"), question="why not and what for?")
 
     assert seen.status == 400
-    assert "The question cannot be read: ask as 'can TOOL run after TOOL" in seen.text
+    assert "The question: cannot be read: ask as 'can TOOL run after TOOL" in seen.text
 
 
 # report
