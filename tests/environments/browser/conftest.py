@@ -63,9 +63,10 @@ class Watch:
         """These answers are what the test is about."""
         self._expected.update(statuses)
 
-    def over(self, context: BrowserContext) -> None:
+    def over(self, context: BrowserContext, address: str) -> None:
         context.on("console", self._console)
         context.on("weberror", lambda error: self.complaints.append(f"uncaught: {error.error}"))
+        context.on("request", lambda request: self._asked(request, address))
         context.on("requestfailed", self._failed)
         context.on("response", self._response)
 
@@ -73,6 +74,11 @@ class Watch:
         told = re.search(r"status of (\d+)", message.text)
         if message.type in ("error", "warning") and not (told and int(told[1]) in self._expected):
             self.complaints.append(f"{message.type}: {message.text} ({message.location.get('url')})")
+
+    def _asked(self, request: Request, address: str) -> None:
+        # Pages work without internet: nothing is fetched from anywhere else.
+        if not request.url.startswith((f"{address}/", "data:")):
+            self.complaints.append(f"asked elsewhere: {request.url}")
 
     def _failed(self, request: Request) -> None:
         # A page that is left takes its own refreshing with it.
@@ -108,7 +114,7 @@ def visit(request: pytest.FixtureRequest, browser: Browser, watch: Watch) -> Ite
             **{"viewport": {"width": 1280, "height": 800}, **options},
         )
         context.set_default_timeout(WAIT_MS)
-        watch.over(context)
+        watch.over(context, at.address)
         page = context.new_page()
         contexts.append((context, page))
         if token and (at.address, token) not in kept:
