@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from wardwright import receipts
 from wardwright.errors import ConfigError
 from wardwright.facts import PHASES, RISK_CLASSES, SOURCES
-from wardwright.history import ScopeState, scope_key
+from wardwright.history import ChainLink, ScopeState, scope_key
 from wardwright.http.page_live import events_of, session_address, tenant_of
 from wardwright.http.route import BadRequest, NotFound
 from wardwright.http.visit import Answer, Page, Visit
@@ -32,6 +32,11 @@ from wardwright.wire.turn import Caller
 LISTED: Final = 50
 REBUILT: Final = 500
 """Exchanges before a step that its counters are rebuilt from."""
+WHOLE: Final = 20_000
+"""Receipts that are verified while somebody waits for the page …"""
+NEWEST: Final = 2_000
+"""… and of each chain when there are more."""
+CHAINS: Final = 8
 _PLANS: Final = 100
 """Former plans that are looked through for the one of a receipt."""
 _CHOICES: Final[Mapping[str, Sequence[str]]] = {
@@ -165,8 +170,29 @@ def _labels(visit: Visit, receipt: Receipt) -> dict[str, str]:
     return {region.tools: region.label for region in project_model(part).regions if region.target == target}
 
 
+def offer_verify(visit: Visit) -> Answer:
+    return visit.page("verify.html", found=None, newest=None, whole=WHOLE, part=NEWEST)
+
+
 def verify(visit: Visit) -> Answer:
-    return visit.page("verify.html", found=visit.ask("GET", "/v1/receipts/verify"))
+    """All of it while that takes seconds; of a long archive the newest of each chain, for the rest there is a command."""
+    heads = visit.gateway.store.heads()
+    if sum(head.sequence for head in heads) <= WHOLE:
+        found = visit.ask("GET", "/v1/receipts/verify")
+        return visit.page("verify.html", found=found, newest=None, whole=WHOLE, part=NEWEST)
+    newest = [_newest(visit, head) for head in heads[:CHAINS]]
+    return visit.page("verify.html", found=None, newest=newest, whole=WHOLE, part=NEWEST)
+
+
+def _newest(visit: Visit, head: ChainLink) -> dict[str, Any]:
+    """The end of one chain, link by link."""
+    links = visit.gateway.store.chain(head.writer, max(0, head.sequence - NEWEST), NEWEST)
+    wrong: list[tuple[StoredReceipt, str]] = []
+    for place, stored in enumerate(links):
+        before = links[place - 1] if place else None
+        after = links[place + 1] if place + 1 < len(links) else None
+        wrong += [(stored, check.says) for check in check_link(stored, before, after) if not check.holds]
+    return {"writer": head.writer, "looked": len(links), "of": head.sequence, "wrong": wrong}
 
 
 # a session, step by step
@@ -308,7 +334,8 @@ def _counters(step: Step, part: ModelPlan) -> Iterator[Kept]:
 
 PAGES: Final[tuple[Page, ...]] = (
     Page("GET", "/receipts", "viewer", search),
-    Page("GET", "/receipts/verify", "viewer", verify, heavy=True),
+    Page("GET", "/receipts/verify", "viewer", offer_verify),
+    Page("POST", "/receipts/verify", "viewer", verify, heavy=True),
     Page("GET", "/receipts/{receipt_id}", "viewer", show_receipt),
     Page("GET", "/replay", "viewer", show_step, heavy=True),
 )

@@ -24,6 +24,7 @@ NAV: Final[tuple[tuple[str, str], ...]] = (
     ("/models", "Models"),
     ("/agents", "Agent sessions"),
 )
+_PART_OF: Final = {"/replay": "/receipts", "/approvals": "/live"}
 NOTICE: Final = "wardwright_notice"
 """The cookie that carries one sentence from a form to the page after it."""
 _NOTICE_CHARS: Final = 400
@@ -101,7 +102,9 @@ class Visit:
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Answer:
         """A whole page: `layout.html` gets who visits and where."""
-        here = next((path for path, _ in NAV if f"{self.address}/".startswith(f"{path}/")), "")
+        here = next(
+            (path for path, _ in NAV if f"{self.address}/".startswith(f"{path}/")), _PART_OF.get(self.address, "")
+        )
         text = ui.render(template, visit=self, nav=NAV, here=here, notice=self.notice, **values)
         headers = (_cookie(NOTICE, "", 0),) if self.notice else ()
         return Answer(text.encode("utf-8", "replace"), status, headers)

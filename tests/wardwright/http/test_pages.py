@@ -120,6 +120,14 @@ def test_a_made_up_cookie_opens_nothing(desk: Desk, cookie: str) -> None:
     assert visitor.get("/models").status == 303
 
 
+def test_cookies_of_other_programs_do_no_harm(desk: Desk) -> None:
+    """Cookies know no ports: whatever runs on this machine may have set some."""
+    visitor = Visitor(desk)
+    visitor.cookies = {"other": '{"a": [1, "b"]}', "": "", "x@y": "z=1", **visitor.cookies}
+
+    assert visitor.get("/models").status == 200
+
+
 def test_signing_out_takes_the_cookie_away(desk: Desk) -> None:
     """By a form, so that no link can do it."""
     visitor = Visitor(desk)

@@ -352,10 +352,30 @@ def test_a_receipt_that_was_changed_does_not_verify(desk: Desk) -> None:
 def test_all_chains_are_verified_on_demand(desk: Desk) -> None:
     """The same answer as the admin API gives."""
     desk.exchange("browser_open")
+    visitor = Visitor(desk, "viewer")
 
-    assert (
-        "All chains verify 1 receipt in 1 chain, 0 erased, 0 checkpoints." in Visitor(desk).get("/receipts/verify").text
-    )
+    seen = visitor.send(visitor.get("/receipts/verify").form("/receipts/verify"))
+
+    assert "All chains verify 1 receipt in 1 chain, 0 erased, 0 checkpoints." in seen.text
+
+
+@pytest.mark.parametrize("tampered", [False, True])
+def test_of_long_chains_the_newest_are_verified(desk: Desk, monkeypatch: pytest.MonkeyPatch, tampered: bool) -> None:
+    """Nobody waits minutes for a page: how many were looked at is told, and the command for all."""
+    monkeypatch.setattr("wardwright.http.page_receipts.WHOLE", 3)
+    monkeypatch.setattr("wardwright.http.page_receipts.NEWEST", 2)
+    for _ in range(4):
+        desk.exchange("browser_open")
+    if tampered:
+        with sqlite3.connect(desk.path) as connection:
+            connection.execute("UPDATE receipt SET at_ms = at_ms + 1 WHERE sequence = 4")
+        connection.close()
+    visitor = Visitor(desk)
+
+    text = visitor.send(visitor.get("/receipts/verify").form("/receipts/verify")).text
+
+    assert "The newest 2 receipts of 4 were looked at." in text
+    assert ("does not verify" in text, "number 4" in text) == (tampered, tampered)
 
 
 # replay
