@@ -34,6 +34,7 @@ from wardwright.policy.values import (
     mixed,
     path_of,
     plain,
+    simple,
     tokens,
     typed_as_whole,
     typed_in,
@@ -231,6 +232,8 @@ _BAD_STATUS: Final[frozenset[str]] = frozenset({"error", "timeout", "rejected"})
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SPOKEN: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _ODD: Final[re.Pattern[str]] = re.compile(r"[^\w./:\[\]-]", re.ASCII)
+_NO_NAMES: Final[list[str]] = []
+_NAMES_WIDTH: Final = MAX_NAMES * (SHORT + 1)
 _NAMELESS: Final = frozenset({"", "/[]", "/{}"})
 _PARTS: Final = frozenset({"user", "team", "contact", "admin", "support", "office"})
 """Common words that are words for a part all the same, where the catalog says so."""
@@ -355,21 +358,44 @@ class Watch:
 class Shelves:
     """The index of one session during one gate: families of fixed-width entries, each in a few sorted strings."""
 
-    __slots__ = ("_at", "_found", "_packs", "_places", "key", "scope")
+    __slots__ = ("_at", "_found", "_kept", "_keyed", "_packs", "_places", "_spoken", "_tokens", "scope")
 
     def __init__(self, scope: Scope, key: bytes) -> None:
         self.scope = scope
-        self.key = key[:64]
+        self._keyed = hashlib.blake2b(digest_size=8, key=key[:64])
+        self._kept: tuple[str, ...] | None = None
+        self._tokens: dict[str, str] = {}
+        self._spoken: dict[str, str] | None = None
+        """What the user said, ready for many questions: beginning of a digest → flags."""
         self._packs: dict[str, list[str]] = {}
         self._found: dict[tuple[str, str], list[str]] = {}
         """What was looked up at this gate."""
-        self._places: list[str] | None = None
+        self._places: Sequence[str] | None = None
         self._at: dict[tuple[str, str], str] = {}
 
     def digest(self, kind: str, normal: str) -> str:
-        return hashlib.blake2b(
-            f"{kind}:{normal}".encode("utf-8", "surrogatepass"), digest_size=8, key=self.key
-        ).hexdigest()
+        made = self._keyed.copy()
+        made.update(f"{kind}:{normal}".encode("utf-8", "surrogatepass"))
+        return made.hexdigest()
+
+    def token(self, word: str) -> str:
+        """The digest of a word that may come again at this gate."""
+        known = self._tokens.get(word)
+        if known is None:
+            known = self._tokens[word] = self.digest("w", word)
+        return known
+
+    def unfold(self, questions: int) -> None:
+        """Many questions about what the user said will follow: they are answered from a mapping, if that is less work."""
+        packed = self.packs("u")
+        width = WIDTH["u"]
+        if self._spoken is None and questions * 4 > sum(map(len, packed)) // width:
+            found: dict[str, str] = {}
+            for one in packed:
+                for at in range(0, len(one), width):
+                    start = one[at : at + SHORT]
+                    found[start] = found.get(start, "") + one[at + DIGEST]
+            self._spoken = found
 
     def packs(self, family: str) -> list[str]:
         found = self._packs.get(family)
@@ -380,7 +406,16 @@ class Shelves:
         return found
 
     def empty(self, family: str) -> bool:
+        known = self._packs.get(family)
+        if known is None and family not in self.kept():
+            return True
         return not any(self.packs(family))
+
+    def kept(self) -> tuple[str, ...]:
+        """Families that hold something: most sessions never fill all of them."""
+        if self._kept is None:
+            self._kept = self.flags("kept")
+        return self._kept
 
     def find(self, family: str, start: str) -> list[str]:
         """What stands behind each entry that begins so."""
@@ -390,7 +425,7 @@ class Shelves:
         width, size = WIDTH[family], len(start)
         found: list[str] = []
         self._found[family, start] = found
-        for packed in self.packs(family):
+        for packed in self.packs(family) if family in self.kept() else ():
             if not packed:
                 continue
             low, high = 0, len(packed) // width
@@ -412,6 +447,8 @@ class Shelves:
         fresh = sorted(set(entries))
         if not fresh:
             return
+        if family == "u":
+            self._spoken = None
         self._found.clear()
         packs, width = self.packs(family), WIDTH[family]
         room = CAPACITY[family] - sum(len(packed) for packed in packs) // width
@@ -425,6 +462,9 @@ class Shelves:
                 fresh.extend([packed[at : at + width] for at in range(0, len(packed), width)])
             if len(fresh) <= FIRST * 4**level or level == LEVELS - 1:
                 packs[level] = "".join(sorted(set(fresh)))
+                if family not in self.kept():
+                    self.flag("kept", family)
+                    self._kept = None
                 self.scope.put(_ROWS[family][level], (packs[level],))
                 return
             if packed:
@@ -433,10 +473,9 @@ class Shelves:
 
     # places
 
-    def places(self) -> list[str]:
+    def places(self) -> Sequence[str]:
         if self._places is None:
-            value = self.scope.get((RULE, "places"))
-            self._places = [str(one) for one in value or ()]
+            self._places = cast("Sequence[str]", self.scope.get((RULE, "places")) or ())
         return self._places
 
     def place(self, tool: str, path: str) -> str:
@@ -455,8 +494,8 @@ class Shelves:
             number = len(places)
             if number >= MAX_PLACES:
                 return "zz"
-            places.append(name)
-            self.scope.put((RULE, "places"), tuple(places))
+            self._places = (*places, name)
+            self.scope.put((RULE, "places"), self._places)
         return _DIGITS[number // 36] + _DIGITS[number % 36]
 
     def named(self, place: str) -> str:
@@ -476,6 +515,8 @@ class Shelves:
 
     def said(self, digest: str) -> str:
         """How the user said a value: the flags of its entries; empty when not at all."""
+        if self._spoken is not None and len(digest) == SHORT:
+            return self._spoken.get(digest, "")
         return "".join(self.find("u", digest))
 
     def names_fit(self, names: str, owned: Container[str] = ()) -> str:
@@ -628,6 +669,22 @@ def see(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
     _Result(shelves, watch, labels, echoes, located, selected, content).see(read)
 
 
+@dataclass(slots=True)
+class _Spot:
+    """What the catalog says of one path, and what was seen there in this result."""
+
+    label: FieldLabel | None
+    field_class: str
+    named: bool
+    wrote: bool
+    place: str
+    roles: str
+    seen: dict[str, list[tuple[Kind, str, str]]] = field(default_factory=dict[str, list[tuple[Kind, str, str]]])
+    """Value → its forms and their digests …"""
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    """… and how often it came again: more than are ever looked at are not kept."""
+
+
 class _Result:
     """One result while it is indexed."""
 
@@ -659,42 +716,58 @@ class _Result:
         self.clean = shelves.empty("x")
         self.trusted: list[str] = []
         self.secret: list[str] = []
-        self.texts: list[tuple[Leaf, str]] = []
+        self.texts: list[tuple[Leaf, _Spot]] = []
         self.full = "x" in shelves.flags("full")
+        self.spots: dict[str, _Spot] = {}
         self.owned: set[str] = set()
         """Addresses in trusted fields."""
         self.mixed: list[str] = []
         """Values that are made to look like others."""
 
     def see(self, read: Sequence[Leaf]) -> None:
-        labels, shelves = self.labels, self.shelves
+        shelves, spots = self.shelves, self.spots
+        shelves.unfold(len(read))
         for leaf in read:
-            named = _is(leaf.path, labels.names)
-            wrote = _is(leaf.path, labels.authors)
-            if not named and not wrote:
-                continue
-            label = labels.field(leaf.path)
-            field_class = "text" if label is None else self._class_of(label)
-            if field_class in ("text", "member_text", "confidential"):
-                continue  # who writes a text names neither its record nor its author
-            if named:
-                self._name(leaf, field_class)
-            if wrote and field_class != "label" and self._named(leaf.value):
+            spot = spots.get(leaf.path)
+            if spot is None:
+                spot = spots[leaf.path] = self._spot(leaf.path)
+            if spot.named:
+                self._name(leaf, spot)
+            if spot.wrote and self._named(leaf.value):
                 self.known_authors.add(leaf.record)
                 self._match(leaf.record)
                 self.wrote.setdefault(leaf.record, []).extend(self._author_names(leaf.value))
         for leaf in read:
-            label = labels.field(leaf.path)
-            field_class = "text" if label is None else self._class_of(label)
-            if label is None or field_class in ("text", "member_text"):
-                self.texts.append((leaf, field_class))
+            spot = spots[leaf.path]
+            if spot.label is None or spot.field_class in ("text", "member_text"):
+                self.texts.append((leaf, spot))
             else:
-                self._value(leaf, label, field_class)
+                self._value(leaf, spot)
         self._text()
         shelves.add("t", self.mixed)
         shelves.add("n", self.called)
         shelves.add("s", self.trusted)
         shelves.add("c", self.secret)
+
+    def _spot(self, path: str) -> _Spot:
+        labels, shelves = self.labels, self.shelves
+        label = labels.field(path)
+        field_class = "text" if label is None else self._class_of(label)
+        # Who writes a text names neither its record nor its author.
+        says = field_class not in ("text", "member_text", "confidential")
+        role_words: Sequence[str] = () if label is None else label.roles
+        if not role_words and field_class == "confidential":
+            role_words = (path.rpartition("/")[2],)
+        said_so = [shelves.digest("w", one)[:SHORT] for one in _role_words(role_words, self.watch.common)]
+        return _Spot(
+            label,
+            field_class,
+            says and _is(path, labels.names),
+            says and field_class != "label" and _is(path, labels.authors),
+            # Keys that the catalog does not name are an outsider's words: a denial does not repeat them.
+            shelves.place(labels.tool, "" if label is None else path),
+            "".join(said_so[:MAX_ROLES]).ljust(MAX_ROLES * SHORT, "."),
+        )
 
     def _class_of(self, label: FieldLabel) -> str:
         for glob, instead in label.when:
@@ -702,33 +775,35 @@ class _Result:
                 return instead
         return label.field_class
 
-    def _name(self, leaf: Leaf, field_class: str) -> None:
+    def _name(self, leaf: Leaf, spot: _Spot) -> None:
         """What a record is called. A name that outsiders can choose must be said as a whole."""
-        digest, common = self.shelves.digest, self.watch.common
+        shelves, common, field_class = self.shelves, self.watch.common, spot.field_class
         said = tokens(plain(leaf.value))
         if not said or len(said) > MAX_TOKENS:
             return
         names = self.names.setdefault(leaf.record, [])
         made: list[str] = []
         if len(said) <= GRAM and not (len(said) == 1 and (said[0] in common or len(said[0]) < 2)):
-            whole = digest("w", " ".join(said))
+            whole = shelves.digest("w", " ".join(said))
             made.append(whole)
             # One word that outsiders chose must look like a name where the user says it.
             how = "p" if len(said) == 1 and not (field_class == "label" and self.watch.tells(said[0])) else "g"
-            names.append(f"{how.upper() if field_class == 'label' else how}{whole[:SHORT]}")
+            if field_class == "label":
+                names.append(f"{how.upper()}{whole[:SHORT]}")
+            else:
+                # Names that the owner or the service gave come first: titles are the first to be left out.
+                names.insert(0, f"{how}{whole[:SHORT]}")
         if field_class in ("directory", "payee"):
             for one in said:
                 if len(one) > 1 and one not in common:
-                    token = digest("w", one)
+                    token = shelves.token(one)
                     made.append(token)
                     names.append(f"g{token[:SHORT]}")  # the owner chose it: "bob" will do
-        place = self.shelves.place(self.labels.tool, leaf.path)
-        self.called.extend(f"{one}{place}" for one in made)
-        if leaf.record not in self.matched and self.shelves.names_fit("".join(names)):
+        place = spot.place
+        self.called.extend([one + place for one in made])
+        if leaf.record not in self.matched and shelves.names_fit("".join(names)):
             if field_class in ("directory", "payee"):
-                self.shelves.flag(
-                    "matched", self.labels.tool
-                )  # people are named along with things, not instead of them
+                shelves.flag("matched", self.labels.tool)  # people are named along with things, not instead of them
             else:
                 self._match(leaf.record)
 
@@ -765,42 +840,45 @@ class _Result:
         elif kind == "a":
             local, _, host = normal.partition("@")
             normal = f"{local} {_owner(host)}"
-        own = [one for one in dict.fromkeys(tokens(plain(normal))) if len(one) > 2 and one not in common]
-        return [f"{how}{self.shelves.digest('w', one)[:SHORT]}" for one in own]
+        own = [one for one in dict.fromkeys(tokens(normal)) if len(one) > 2 and one not in common]
+        return [how + self.shelves.token(one)[:SHORT] for one in own]
 
-    def _value(self, leaf: Leaf, label: FieldLabel, field_class: str) -> None:
-        shelves = self.shelves
-        place = shelves.place(self.labels.tool, leaf.path)
-        role_words = label.roles or ((leaf.path.rpartition("/")[2],) if field_class == "confidential" else ())
-        said_so = [shelves.digest("w", one)[:SHORT] for one in _role_words(role_words, self.watch.common)]
-        roles = "".join(said_so[:MAX_ROLES]).ljust(MAX_ROLES * SHORT, ".")
-        forms = _forms(leaf.value)
+    def _value(self, leaf: Leaf, spot: _Spot) -> None:
+        shelves, field_class, place = self.shelves, spot.field_class, spot.place
+        forms = spot.seen.get(leaf.value)
+        if forms is None:
+            forms = [(kind, normal, shelves.digest(kind, normal)) for kind, normal in _forms(leaf.value)]
+            if self.echoes and field_class not in ("self", "confidential"):
+                forms = [one for one in forms if one[:2] not in self.echoes]
+            spot.seen[leaf.value] = forms
+        else:
+            count = spot.counts[leaf.value] = spot.counts.get(leaf.value, 1) + 1
+            if count > MAX_FOUND and leaf.record not in self.matched:
+                return
         if field_class == "confidential":
-            self.secret.extend(f"{shelves.digest(kind, normal)}{place}{roles}" for kind, normal in forms)
+            self.secret.extend([f"{made}{place}{spot.roles}" for _, _, made in forms])
             return
         letter = _LETTER[field_class]
-        for kind, normal in forms:
-            if (kind, normal) in self.echoes and field_class not in ("self",):
-                continue
-            made = shelves.digest(kind, normal)
+        for kind, normal, made in forms:
             if kind in ("a", "u") and mixed(normal):
-                self.mixed.append(f"{made}{place}")
+                self.mixed.append(made + place)
                 continue
             if kind == "a":
                 self.owned.add(normal)
             if kind != "w" and not self.clean and (self.full or shelves.find("x", made)):
                 continue
             if field_class == "label":
-                said = normal.count(" ") < GRAM and not (len(normal) < 2 or normal in self.watch.common)
-                names = [f"{'G' if ' ' in normal else 'P'}{made[:SHORT]}"] if kind == "w" and said else []
+                said = kind == "w" and normal.count(" ") < GRAM and len(normal) > 1 and normal not in self.watch.common
+                names = [f"{'G' if ' ' in normal else 'P'}{made[:SHORT]}"] if said else []
             else:
-                own = self._own_names(kind, normal) if kind in ("a", "u") else []
-                if kind == "w" and field_class in ("directory", "payee"):
-                    own = self._own_names(kind, normal, "g")
-                # Names that the owner or the service gave come first: titles are the first to be left out.
-                names = [*own[:3], *sorted(self.names.get(leaf.record, ()), key=lambda one: one[0] in "PG")]
-                if kind == "w" and self.wrote and leaf.record in self.wrote:
-                    names = [*self.wrote[leaf.record][:3], *names]
+                names = self.names.get(leaf.record, _NO_NAMES)
+                if kind in ("a", "u"):
+                    names = [*self._own_names(kind, normal)[:3], *names]
+                elif kind == "w":
+                    if field_class in ("directory", "payee"):
+                        names = [*self._own_names(kind, normal, "g")[:3], *names]
+                    if self.wrote and leaf.record in self.wrote:
+                        names = [*self.wrote[leaf.record][:3], *names]
             packed = "".join(names[:MAX_NAMES])
             if kind == "a" and packed and shelves.names_fit(packed) == "n":
                 shelves.flag("matched", "@address")
@@ -811,18 +889,17 @@ class _Result:
             if kind == "w" and letter == "s" and leaf.record in self.matched and leaf.path not in _NAMELESS:
                 shelves.flag("matched", f"{self.labels.namespace} {leaf.path.rpartition('/')[2]}")
             chosen = "L" if self.selected and field_class != "label" else "."
-            self.trusted.append(f"{made}{letter}{chosen}{place}{roles}{packed.ljust(MAX_NAMES * (SHORT + 1), '.')}")
+            self.trusted.append(f"{made}{letter}{chosen}{place}{spot.roles}{packed:.<{_NAMES_WIDTH}}")
 
     def _text(self) -> None:
         """Typed values of text. In a place, or by an author, that the user named they are endorsed, which is not trusted."""
-        shelves, labels = self.shelves, self.labels
+        shelves = self.shelves
         found: list[tuple[str, str, Kind, str, int, str]] = []
         endorsed = self.selected or bool(self.known_authors)
         blank = "." * (MAX_ROLES * SHORT)
         kept: list[str] = []
-        for leaf, field_class in self.texts:
-            # Keys that the catalog does not name are an outsider's words: a denial does not repeat them.
-            place = shelves.place(labels.tool, leaf.path if labels.field(leaf.path) is not None else "")
+        for leaf, spot in self.texts:
+            place, field_class = spot.place, spot.field_class
             atoms: dict[Atom, None] = {}
             for atom in typed_in(plain(leaf.value)):
                 atoms[atom] = None
@@ -1160,14 +1237,16 @@ def _forms(value: str) -> list[Atom]:
         return []
     lowered = plain(value)
     said = tokens(lowered)
+    typed = [] if simple(lowered) else [one for one in typed_as_whole(lowered) if one[0] != "h"]
     forms: list[Atom] = []
-    typed = [one for one in typed_as_whole(lowered) if one[0] != "h"]
     if said and len(said) <= MAX_TOKENS and (not typed or typed[0][0] == "d"):
         forms.append(("w", " ".join(said)))
-    if not typed and "@" in lowered and ("," in lowered or ";" in lowered):
+    if typed:
+        return [*forms, *typed]
+    if "@" in lowered and ("," in lowered or ";" in lowered):
         for part in re.split("[,;]", lowered):
-            typed.extend(one for one in typed_as_whole(part) if one[0] == "a")
-    return [*forms, *typed]
+            forms.extend(one for one in typed_as_whole(part) if one[0] == "a")
+    return forms
 
 
 def _said(shelves: Shelves, value: str) -> bool:

@@ -44,6 +44,7 @@ _UNSEEN: Final[re.Pattern[str]] = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
 _EMAIL: Final[re.Pattern[str]] = re.compile(r"[\w.+'%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+_DISPLAYED: Final[re.Pattern[str]] = re.compile(r"[^<>@]*<([^<>\s]+)>")
 _URL: Final[re.Pattern[str]] = re.compile(
     r"(?:https?|ftp|wss?)://[^\s<>\"'`{}|\\^\[\]]{1,2000}|(?<![\w@.-])www\.[^\s<>\"'`{}|\\^\[\]]{1,2000}"
 )
@@ -236,7 +237,7 @@ def typed_in(text: str, *, dates: bool = True) -> Iterator[Atom]:
                     yield "h", host
                     yield "u", whole
             at = text.find(mark, at + 3)
-    for end in _ENDING.finditer(text):
+    for end in _ENDING.finditer(text) if "." in text else ():
         before = _before(text, end.start(), 100, _HOST)
         place = end.start() - len(before)
         if before and (place == 0 or text[place - 1] not in "@/:"):
@@ -244,21 +245,32 @@ def typed_in(text: str, *, dates: bool = True) -> Iterator[Atom]:
             host, whole = url_of(f"{before}{end[0]}{'' if after is None else after[0]}")
             yield "h", host
             yield "u", whole
-    yield from _numbers(text, dates)
+    if _DIGIT.search(text) is not None:
+        yield from _numbers(text, dates)
+
+
+_DIGIT: Final[re.Pattern[str]] = re.compile("[0-9]")
+_SIMPLE: Final[re.Pattern[str]] = re.compile(r"[^0-9.@/]*|[a-z_-]{0,12}[0-9]{1,7}")
+"""Without a digit, a dot and the signs of links and addresses, or a short number: of no type."""
+
+
+def simple(text: str) -> bool:
+    """Whether a value that is `plain` is surely no address, link, number or date as a whole."""
+    return _SIMPLE.fullmatch(text) is not None
 
 
 def typed_as_whole(text: str) -> tuple[Atom, ...]:
     """What a value that is `plain` is as a whole: an address, a URL, an account number or a date; else nothing."""
     text = text.strip()
-    inner = re.fullmatch(r"[^<>@]*<([^<>\s]+)>", text)
+    inner = _DISPLAYED.fullmatch(text) if text.endswith(">") else None
     if inner is not None:
         text = inner[1]
-    if _EMAIL.fullmatch(text):
+    if "@" in text and _EMAIL.fullmatch(text):
         return (("a", address_of(text)),)
-    if _URL.fullmatch(text) or _bare_host(text):
+    if "." in text and (_URL.fullmatch(text) or _bare_host(text)):
         host, whole = url_of(text)
         return (("u", whole), ("h", host))
-    if len(text) > 64 or not any(one.isdecimal() for one in text):
+    if len(text) > 64 or _SIMPLE.fullmatch(text):
         return ()
     if _NUMERIC.match(text):
         return tuple(("d", one) for one in dates_in(text))
