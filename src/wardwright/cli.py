@@ -25,6 +25,7 @@ import typer
 from wardwright import approvals as waiting
 from wardwright import receipts as receipt
 from wardwright.archive import ExportedArchive, StoredArchive, session_caller, session_registers
+from wardwright.blind import blind as unseen_by
 from wardwright.cases import Outcome, load_cases, play
 from wardwright.config import load_config
 from wardwright.errors import ConfigError, Problem, WardwrightError
@@ -147,6 +148,9 @@ def check(
         list[Path] | None,
         typer.Argument(help="Files of policy cases, or folders of them; *questions.yaml are proved."),
     ] = None,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Also say what the plan cannot see; only cases that are given are played.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Validate a plan, play policy cases against it and prove questions. Exit code 0 when it compiles and all of them hold.
@@ -163,7 +167,8 @@ def check(
         plan, problems = None, list(error.problems)
     outcomes: list[Outcome] = []
     proofs: list[Proof] = []
-    for path in _case_files(_beside(file) if cases is None else cases, file):
+    unseen = unseen_by(plan) if blind and plan is not None else ()
+    for path in _case_files(cases if cases is not None else () if blind else _beside(file), file):
         try:
             if path.stem.endswith("questions"):
                 asked = load_questions(path)
@@ -207,11 +212,16 @@ def check(
                     for outcome in outcomes
                 ],
                 "proofs": [proof.as_json() for proof in proofs],
+                **({"blind": [one.as_json() for one in unseen]} if blind else {}),
             }
         )
     else:
         for problem in problems:
             _complain(problem)
+        for one in unseen:
+            _say(
+                f"{f'{one.model}: ' if one.model else ''}{one.kind}: {one.what}\n  why: {one.why}\n  do:  {one.remedy}"
+            )
         if good and plan is not None:
             played = f", {held} of {len(outcomes)} cases hold" if outcomes else ""
             played += f", {len(proofs)} questions answered" if proofs else ""
