@@ -502,7 +502,7 @@ def _surface(
         models=list(plan.models),
         model=visit.form.get("model", ""),
         sides=sides,
-        rows=[] if sides is None else sides["phase"]["surface"],
+        rows=[] if sides is None else sides["phase"].get("surface", []),
         narrows=any(
             rule.kind == "allowed_tools" or rule.action.name == "strip_tools"
             for part in plan.models.values()

@@ -593,7 +593,9 @@ def _draw_machine(machine: Machine, arrows: Sequence[Arrow], name: str) -> Marku
     for lane, (source, target, how, lines) in enumerate(below):
         a, b = spots[source], spots[target]
         y = bottom + 10 + lane * _LANE + 14
-        start, end = (a.middle - 8, b.middle + 8) if a is not b else (a.middle + 14, a.middle - 14)
+        # Lines to and from one state stand a little apart, within its width.
+        shift = min(8 + 7 * lane, a.width / 2 - 6, b.width / 2 - 6)
+        start, end = a.middle - shift, b.middle + shift
         pieces.append(_lane(start, a.y + _BOX, end, b.y + _BOX, y, how, name))
         words = " · ".join(lines)
         centre = max((a.middle + b.middle) / 2, len(words) * _CHAR / 2 + 4)

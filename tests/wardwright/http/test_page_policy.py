@@ -349,6 +349,15 @@ def test_a_plan_that_hides_nothing_says_so(operator: Visitor) -> None:
     assert "both sides show the same tools" in seen.text
 
 
+def test_a_conversation_without_a_surface_says_so(operator: Visitor) -> None:
+    """Over MCP no model is shown tools."""
+    call = '[{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}}]'
+    seen = operator.send(operator.get("/policy/surface").form("/policy/surface"), transcript=call)
+
+    assert seen.status == 200
+    assert "there is no surface to compare" in seen.text
+
+
 # prove
 
 
