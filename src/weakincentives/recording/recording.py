@@ -250,6 +250,15 @@ class Recording:
         """The files that the operation at a position wrote or removed."""
         return tuple(dict.fromkeys(self._paths(name, position))) if name in self._index.files else ()
 
+    def read(self, position: int) -> None:
+        """Read everything that an operation stored; raises if any of it makes no sense."""
+        with self._making_sense(position):
+            head, logged = self.record(position)
+            for _, *op in head.get("w", ()):
+                plain(self.shapes.unpack(op))
+            for _, line in logged:
+                plain(self.shapes.unpack(orjson.loads(line)))
+
     def each(self, first: int = 1, last: int | None = None) -> Iterator[Row]:
         """The steps from one position to another, one after the other."""
         steps = self._index.steps
@@ -437,12 +446,12 @@ class Recording:
     def _items(
         self, track: SliceTrack, position: int, kinds: list[int]
     ) -> Iterator[tuple[Entry | None, Entry | None, str]]:
-        before = track.after(position - 1)
-        after = track.after(position)
         if track.kind != "keyed" and all(kind in (APPEND, EXTEND) for kind in kinds):
-            for entry in after[len(before) :]:
+            for entry in track.added(position):
                 yield None, entry, "added"
             return
+        before = track.after(position - 1)
+        after = track.after(position)
         if track.kind == "keyed":
             olds = {entry.name: entry for entry in before}
             for entry in after:

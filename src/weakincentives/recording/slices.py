@@ -6,7 +6,7 @@ Items are named by where they are stored, so that a long history takes little me
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -101,6 +101,15 @@ class SliceTrack:
         for place in range(done, wanted):
             now = self._done(now, self._positions[place], self._writes[place])
         return _listed(now)
+
+    def added(self, position: int) -> Entries:
+        """What the operation at a position put in."""
+        first, last = bisect_left(self._positions, position), bisect_right(self._positions, position)
+        return tuple(
+            Entry((position, number, item), key)
+            for _, number, said in self._writes[first:last]
+            for item, key in enumerate(said)
+        )
 
     def _take(self, position: int, write: Write) -> None:
         self._positions.append(position)

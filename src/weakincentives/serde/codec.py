@@ -88,6 +88,11 @@ def register_alias(old_name: str, new_name: str) -> None:
     _found.clear()
 
 
+def forget_types() -> None:
+    """Look classes up anew: another module stands under a name than before."""
+    _found.clear()
+
+
 def type_name(cls: type) -> str:
     """The name a class is stored under: `module:qualname`."""
     return f"{cls.__module__}:{cls.__qualname__}"

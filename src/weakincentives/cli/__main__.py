@@ -1,0 +1,7 @@
+"""`python -m weakincentives.cli` is `wink`."""
+
+from __future__ import annotations
+
+from . import main
+
+main()
