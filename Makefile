@@ -33,9 +33,9 @@ run: setup ## tell the story of an agent behind a gateway, then serve the pages 
 	@$(BIN)/python examples/story
 
 docs: build/envs/docs/.installed ## build the documentation as a site, build/site; a broken link or an unlisted page fails
-	@build/envs/docs/bin/python -m docs.site build/docs
-	@DISABLE_MKDOCS_2_WARNING=true build/envs/docs/bin/mkdocs build --quiet --strict --config-file build/docs/mkdocs.yml --site-dir $(CURDIR)/build/site
-	@echo "build/site/index.html"
+	@build/envs/docs/bin/python -m docs.site build
+	@build/envs/docs/bin/zensical build --strict --config-file build/mkdocs.yml
+	@echo "See build/site/index.html"
 
 test: setup ## run the tests that need nothing but Python (under 5 minutes)
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not heavy" $(PYTEST_ARGS)

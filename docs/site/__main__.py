@@ -1,4 +1,4 @@
-"""`python -m docs.site FOLDER`: writes the pages of the site there, with the config that builds them and llms.txt.
+"""`python -m docs.site FOLDER`: writes the pages of the site to FOLDER/docs, llms.txt among them, and FOLDER/mkdocs.yml to build them.
 
 `--check` writes nothing. Exit code 1: a link leads nowhere, or no contents list a page; every such place is told.
 """
@@ -34,8 +34,8 @@ def main(arguments: list[str]) -> int:
 def write(site: Site, folder: Path) -> None:
     if site.problems:
         raise SiteError("\n".join(site.problems))
-    pages = folder / "pages"
-    shutil.rmtree(folder, ignore_errors=True)
+    pages = folder / "docs"
+    shutil.rmtree(pages, ignore_errors=True)  # a page that is gone must not stay
     texts = {**site.pages, "llms.txt": llms.index(site), "llms-full.txt": llms.full(site)}
     for name, text in texts.items():
         path = pages / name
@@ -51,7 +51,12 @@ def config(site: Site, folder: Path) -> str:
         entries = [{site.title(name): name} for name in section.pages]
         contents += entries if not section.title else [{section.title: entries}]
     base = os.path.relpath(ROOT / "mkdocs.yml", folder)
-    return json.dumps({"INHERIT": base, "docs_dir": "pages", "nav": contents}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {"INHERIT": base, "docs_dir": "docs", "site_dir": "site", "nav": contents}, indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

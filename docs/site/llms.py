@@ -31,7 +31,9 @@ def full(site: Site) -> str:
     parts = [f"# weakincentives and wardwright\n\n> {ABOUT}\n"]
     for section in site.sections:
         parts.extend(
-            f"<!-- {name} -->\n\n{site.pages[name].strip()}\n" for name in section.pages if not name.startswith(LEFT_OUT)
+            f"<!-- {name} -->\n\n{site.pages[name].strip()}\n"
+            for name in section.pages
+            if not name.startswith(LEFT_OUT)
         )
     return "\n\n".join(parts)
 

@@ -35,7 +35,10 @@ SHOWN = (
 CONTENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("", ("index.md", "tutorial.md")),
     ("Write tools", ("guide/",)),
-    ("Write policy", ("governance.md", "cookbook.md", "provenance.md", "prove.md", "policy/", "plans/")),
+    (
+        "Write policy",
+        ("governance.md", "cookbook.md", "provenance.md", "containment.md", "prove.md", "policy/", "plans/"),
+    ),
     (
         "Run the gateway",
         ("gateway/", "providers.md", "server-tools.md", "keys.md", "wire-fields.md", "wire-translation.md"),

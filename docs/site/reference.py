@@ -325,7 +325,11 @@ def _commands(program: str) -> str:
 def _app(program: str, name: str) -> typer.Typer:
     """The application of a command, in its module or in one of its package."""
     module = importlib.import_module(name)
-    inner = (f"{name}.{one.name}" for one in pkgutil.iter_modules(getattr(module, "__path__", ())))
+    inner = (
+        f"{name}.{one.name}"
+        for one in pkgutil.iter_modules(getattr(module, "__path__", ()))
+        if not one.name.startswith("_")
+    )
     for one in (module, *map(importlib.import_module, inner)):
         for value in vars(one).values():
             if isinstance(value, typer.Typer) and value.info.name == program:
