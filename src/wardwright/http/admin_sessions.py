@@ -34,7 +34,7 @@ from wardwright.policy.rules import Rule
 from wardwright.policy.states import holding
 from wardwright.policy.windows import Position
 from wardwright.receipts import Receipt, rules_of
-from wardwright.store import ReceiptQuery
+from wardwright.store import ReceiptPage, ReceiptQuery
 from wardwright.ui import words
 from wardwright.wire.turn import Caller, Turn
 
@@ -52,11 +52,12 @@ class _Session:
         tags = {"session_id": (session_id,), "kind": ("exchange",)}
         if tenant:
             tags["tenant"] = (tenant,)
-        # A tenant without a name leaves no tag: its exchanges are picked out of the newest ones.
-        page = ask.gateway.store.receipts(ReceiptQuery(tags, limit=_UNNAMED if tenant == "" else exchanges))
-        found = [receipts.load(one.row.body) for one in page.receipts if one.row.body]
-        if tenant == "":
-            found = [one for one in found if not words.part(one, "caller").get("tenant")][:exchanges]
+        page = ask.gateway.store.receipts(ReceiptQuery(tags, limit=exchanges))
+        found = _loaded(page, tenant)
+        if len(found) < len(page.receipts) < _UNNAMED:
+            # A tenant without a name leaves no tag: its exchanges are picked out of the newest ones.
+            page = ask.gateway.store.receipts(ReceiptQuery(tags, limit=_UNNAMED))
+            found = _loaded(page, tenant)[:exchanges]
         self.exchanges: list[Receipt] = found
         self.next_before = page.next_before
         if not self.exchanges:
@@ -74,6 +75,12 @@ class _Session:
     @property
     def state(self) -> ScopeState:
         return self.states[self.key]
+
+
+def _loaded(page: ReceiptPage, tenant: str | None) -> list[Receipt]:
+    """Those that are there, and of a tenant without a name only its own."""
+    found = [receipts.load(one.row.body) for one in page.receipts if one.row.body]
+    return found if tenant != "" else [one for one in found if not words.part(one, "caller").get("tenant")]
 
 
 def _nothing(_: Head) -> Iterable[str]:

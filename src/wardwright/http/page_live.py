@@ -34,6 +34,7 @@ WAITING: Final = 20
 STEPS: Final = 200
 _STALE_MS: Final = 15_000
 """A page that nothing has happened to is still drawn anew after this: it tells how long things wait."""
+_TENANTS: Final = 20
 _ADMIN: Final = "/v1/wardwright"
 
 
@@ -261,7 +262,7 @@ def tenant_of(visit: Visit, session: str) -> str:
     """Whose session it is: as the address says; else the one without a tenant's name, else the newest of that name."""
     if "tenant" in visit.query:
         return visit.query["tenant"]
-    query = ReceiptQuery({"session_id": (session,), "kind": ("exchange",)}, limit=STEPS)
+    query = ReceiptQuery({"session_id": (session,), "kind": ("exchange",)}, limit=_TENANTS)
     found = [receipts.load(one.row.body) for one in visit.gateway.store.receipts(query).receipts if one.row.body]
     tenants = [words.text(words.part(one, "caller").get("tenant")) for one in found]
     return "" if "" in tenants or not tenants else tenants[0]

@@ -30,7 +30,7 @@ from wardwright.ui.memory import Kept, remembered
 from wardwright.wire.turn import Caller
 
 LISTED: Final = 50
-REBUILT: Final = 500
+REBUILT: Final = 300
 """Exchanges before a step that its counters are rebuilt from."""
 WHOLE: Final = 20_000
 """Receipts that are verified while somebody waits for the page …"""
