@@ -43,6 +43,14 @@ def operator(desk: Desk) -> Visitor:
     return Visitor(desk)
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
+    """An operator who changes nothing: one is enough for all."""
+    desk = Desk(tmp_path_factory.mktemp("policy"))
+    yield Visitor(desk)
+    desk.close()
+
+
 def sent(visitor: Visitor, action: str, **fields: str) -> Seen:
     """The editor's form with these fields, by the button that leads to `action`."""
     form = visitor.get(EDITOR).form(EDITOR)
@@ -52,9 +60,9 @@ def sent(visitor: Visitor, action: str, **fields: str) -> Seen:
 # the picture
 
 
-def test_the_plan_in_force_is_drawn(operator: Visitor) -> None:
+def test_the_plan_in_force_is_drawn(reader: Visitor) -> None:
     """States, rules by phase and state, and every rule in a sentence."""
-    seen = operator.get("/policy")
+    seen = reader.get("/policy")
 
     assert seen.status == 200
     assert '<svg class="drawing" role="img"' in seen.html
@@ -100,10 +108,10 @@ def test_operators_begin_with_the_text_in_force_and_others_with_none(desk: Desk)
     assert "Activate" not in viewer.text
 
 
-def test_errors_stand_at_their_lines_and_nothing_typed_is_lost(operator: Visitor) -> None:
+def test_errors_stand_at_their_lines_and_nothing_typed_is_lost(reader: Visitor) -> None:
     """What is wrong, where, and how to fix it; the text, the cases and the note come back as they were."""
     wrong = PLAN.replace("action: deny_call, tool: {namespace: shell}", "acton: deny_call, tool: {namespace: shell}")
-    seen = sent(operator, EDITOR, source=wrong, cases=CASES, note="because")
+    seen = sent(reader, EDITOR, source=wrong, cases=CASES, note="because")
 
     assert seen.status == 200
     assert '<span id="source-line-6" class="mark is-error">6</span>' in seen.html
@@ -115,9 +123,9 @@ def test_errors_stand_at_their_lines_and_nothing_typed_is_lost(operator: Visitor
     assert (fields["source"], fields["cases"], fields["note"]) == (wrong, CASES, "because")
 
 
-def test_cases_are_run_and_failures_told(operator: Visitor) -> None:
+def test_cases_are_run_and_failures_told(reader: Visitor) -> None:
     """How many hold, and why the others do not."""
-    seen = sent(operator, EDITOR, cases=CASES)
+    seen = sent(reader, EDITOR, cases=CASES)
 
     assert "1 of 2 cases hold" in seen.text
     assert "holds shell is denied" in seen.text
@@ -125,9 +133,9 @@ def test_cases_are_run_and_failures_told(operator: Visitor) -> None:
     assert "it says the same as the plan in force" in seen.text
 
 
-def test_a_broken_case_is_told_at_its_line(operator: Visitor) -> None:
+def test_a_broken_case_is_told_at_its_line(reader: Visitor) -> None:
     """Problems of the cases are not mixed with those of the plan."""
-    seen = sent(operator, EDITOR, cases=CASES.replace("given", "gven", 1))
+    seen = sent(reader, EDITOR, cases=CASES.replace("given", "gven", 1))
 
     assert '<span id="cases-line-1" class="mark is-error">1</span>' in seen.html
     assert '<span id="cases-line-2" class="mark is-error">2</span>' in seen.html
@@ -135,28 +143,28 @@ def test_a_broken_case_is_told_at_its_line(operator: Visitor) -> None:
     assert "in the plan" not in seen.text
 
 
-def test_markup_in_a_plan_is_shown_as_text(operator: Visitor) -> None:
+def test_markup_in_a_plan_is_shown_as_text(reader: Visitor) -> None:
     """Whoever wrote it, a plan is text on the page."""
-    seen = sent(operator, EDITOR, source=f"{PLAN}  - </textarea><script>alert(1)</script>\n")
+    seen = sent(reader, EDITOR, source=f"{PLAN}  - </textarea><script>alert(1)</script>\n")
 
     assert "<script>alert" not in seen.html
     assert seen.form(EDITOR).fields["source"].endswith("</textarea><script>alert(1)</script>\n")
 
 
 @pytest.mark.parametrize("action", ["/policy/draw", "/policy/compare", "/policy/prove"])
-def test_cases_and_note_come_along_to_the_other_pages_and_back(operator: Visitor, action: str) -> None:
+def test_cases_and_note_come_along_to_the_other_pages_and_back(reader: Visitor, action: str) -> None:
     """Whoever looks at a text elsewhere finds everything again in the editor."""
-    seen = sent(operator, action, source=LAXER, cases=CASES, note="because")
+    seen = sent(reader, action, source=LAXER, cases=CASES, note="because")
     form = next(one for one in seen.forms if one.fields.get("source"))
-    back = operator.post(EDITOR, **form.fields).form(EDITOR).fields
+    back = reader.post(EDITOR, **form.fields).form(EDITOR).fields
 
     assert (back["source"], back["cases"], back["note"]) == (LAXER, CASES, "because")
 
 
 @pytest.mark.parametrize("epoch", ["1/2", "x", "9", "%C2%B2"])
-def test_an_epoch_that_never_was_is_not_found(operator: Visitor, epoch: str) -> None:
+def test_an_epoch_that_never_was_is_not_found(reader: Visitor, epoch: str) -> None:
     """Whatever stands in the address."""
-    seen = operator.get(f"/policy/edit?epoch={epoch}")
+    seen = reader.get(f"/policy/edit?epoch={epoch}")
 
     assert (seen.status, "There is no plan of epoch" in seen.text) == (404, True)
 
@@ -233,9 +241,9 @@ def test_a_selector_is_turned_in_the_text(desk: Desk, operator: Visitor, into: s
     assert desk.store.plan_epoch() is None
 
 
-def test_what_cannot_be_turned_says_why(operator: Visitor) -> None:
+def test_what_cannot_be_turned_says_why(reader: Visitor) -> None:
     """The text stays as it is."""
-    seen = sent(operator, "/policy/turn", rule="coding\nloops")
+    seen = sent(reader, "/policy/turn", rule="coding\nloops")
 
     assert seen.status == 400
     assert "'loops' is of kind tool_loop_threshold; only a tool_selector can be turned." in seen.text
@@ -308,9 +316,9 @@ def test_a_viewer_compares_texts_but_no_stored_plans(desk: Desk) -> None:
     assert refused.form("/policy/compare").fields["source"] == LAXER
 
 
-def test_a_text_with_problems_is_not_compared(operator: Visitor) -> None:
+def test_a_text_with_problems_is_not_compared(reader: Visitor) -> None:
     """Its problems stand at their lines there too."""
-    seen = sent(operator, "/policy/compare", source="governance: 3\n")
+    seen = sent(reader, "/policy/compare", source="governance: 3\n")
 
     assert seen.status == 422
     assert "The plan you typed has problems: see the lines below." in seen.text
@@ -320,11 +328,11 @@ def test_a_text_with_problems_is_not_compared(operator: Visitor) -> None:
 # surfaces
 
 
-def test_surfaces_stand_side_by_side(operator: Visitor) -> None:
+def test_surfaces_stand_side_by_side(reader: Visitor) -> None:
     """What the model could call with all tools and with those of its phase, and what that would have cost."""
-    form = operator.get("/policy/surface").form("/policy/surface")
+    form = reader.get("/policy/surface").form("/policy/surface")
     assert form.fields["transcript"] == SAMPLE
-    seen = operator.send(form, source=SURFACES)
+    seen = reader.send(form, source=SURFACES)
 
     assert seen.status == 200
     assert "4: browser_open, fs_read, fs_write, shell_exec" in seen.text
@@ -333,26 +341,26 @@ def test_surfaces_stand_side_by_side(operator: Visitor) -> None:
     assert "shell_exec deny_call by looking" in seen.text
 
 
-def test_a_conversation_that_cannot_be_read_comes_back(operator: Visitor) -> None:
+def test_a_conversation_that_cannot_be_read_comes_back(reader: Visitor) -> None:
     """With the place of the mistake."""
-    seen = operator.send(operator.get("/policy/surface").form("/policy/surface"), transcript='{"a":\n ]')
+    seen = reader.send(reader.get("/policy/surface").form("/policy/surface"), transcript='{"a":\n ]')
 
     assert seen.status == 400
     assert "The conversation is not JSON: line 2, column 2." in seen.text
     assert seen.form("/policy/surface").fields["transcript"] == '{"a":\n ]'
 
 
-def test_a_plan_that_hides_nothing_says_so(operator: Visitor) -> None:
+def test_a_plan_that_hides_nothing_says_so(reader: Visitor) -> None:
     """Two equal sides are explained."""
-    seen = operator.send(operator.get("/policy/surface").form("/policy/surface"))
+    seen = reader.send(reader.get("/policy/surface").form("/policy/surface"))
 
     assert "both sides show the same tools" in seen.text
 
 
-def test_a_conversation_without_a_surface_says_so(operator: Visitor) -> None:
+def test_a_conversation_without_a_surface_says_so(reader: Visitor) -> None:
     """Over MCP no model is shown tools."""
     call = '[{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}}]'
-    seen = operator.send(operator.get("/policy/surface").form("/policy/surface"), transcript=call)
+    seen = reader.send(reader.get("/policy/surface").form("/policy/surface"), transcript=call)
 
     assert seen.status == 200
     assert "there is no surface to compare" in seen.text
@@ -361,9 +369,9 @@ def test_a_conversation_without_a_surface_says_so(operator: Visitor) -> None:
 # prove
 
 
-def test_a_counter_example_is_drawn(operator: Visitor) -> None:
+def test_a_counter_example_is_drawn(reader: Visitor) -> None:
     """Yes, with the shortest way as a timeline, in words, and as a case."""
-    seen = operator.send(operator.get("/policy/prove").form("/policy/prove"), question="can browser run?")
+    seen = reader.send(reader.get("/policy/prove").form("/policy/prove"), question="can browser run?")
 
     assert "yes It can. The shortest way:" in seen.text
     assert "Timeline: can browser run?" in seen.html
@@ -371,26 +379,26 @@ def test_a_counter_example_is_drawn(operator: Visitor) -> None:
     assert seen.form("/policy/prove").fields["question"] == "can browser run?"
 
 
-def test_what_cannot_happen_is_told(operator: Visitor) -> None:
+def test_what_cannot_happen_is_told(reader: Visitor) -> None:
     """No, because every way was tried."""
-    seen = operator.send(operator.get("/policy/prove").form("/policy/prove"), question="can shell run?")
+    seen = reader.send(reader.get("/policy/prove").form("/policy/prove"), question="can shell run?")
 
     assert "no It cannot happen: every way was tried." in seen.text
 
 
-def test_the_promises_of_a_typed_plan_are_asked(operator: Visitor) -> None:
+def test_the_promises_of_a_typed_plan_are_asked(reader: Visitor) -> None:
     """Without a question, what the plan's own sequences promise; a plan that promises nothing is told so."""
-    pair = sent(operator, "/policy/turn", rule="coding\nno-shell", until="clean_turn", into="state")
+    pair = sent(reader, "/policy/turn", rule="coding\nno-shell", until="clean_turn", into="state")
     text = pair.form(EDITOR).fields["source"].replace("until: {clean_turn: true}", "until: {user_turn: true}")
-    seen = sent(operator, "/policy/prove", source=text.replace("threshold: 3", "threshold: 1"))
+    seen = sent(reader, "/policy/prove", source=text.replace("threshold: 3", "threshold: 1"))
 
     assert "can what 'no-shell' refuses run after what 'no-shell-begins' waits for" in seen.text
-    assert "write a question" in sent(operator, "/policy/prove").text
+    assert "write a question" in sent(reader, "/policy/prove").text
 
 
-def test_a_question_that_cannot_be_read_says_how_to_ask(operator: Visitor) -> None:
+def test_a_question_that_cannot_be_read_says_how_to_ask(reader: Visitor) -> None:
     """The form of a question is shown."""
-    seen = operator.send(operator.get("/policy/prove").form("/policy/prove"), question="why not and what for?")
+    seen = reader.send(reader.get("/policy/prove").form("/policy/prove"), question="why not and what for?")
 
     assert seen.status == 400
     assert "The question: cannot be read: ask as 'can TOOL run after TOOL" in seen.text
@@ -417,6 +425,6 @@ def test_the_report_tells_what_each_rule_did(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/policy/draw", "/policy/activate", "/policy/turn"])
-def test_an_address_that_takes_forms_leads_to_the_editor(operator: Visitor, path: str) -> None:
+def test_an_address_that_takes_forms_leads_to_the_editor(reader: Visitor, path: str) -> None:
     """Typed by hand, or reloaded after a sign-in."""
-    assert operator.get(path).answer.headers["location"] == EDITOR
+    assert reader.get(path).answer.headers["location"] == EDITOR
