@@ -141,7 +141,12 @@ def check(
             403, "permission_error", "origin_not_allowed", "A page of another site may not send this to the gateway."
         )
     kind = headers.get("content-type")
-    if kind is not None and kind != "application/json" and scope["method"] not in _READING and not _fits(kind, form):
+    if (
+        kind is not None
+        and (form or kind != "application/json")
+        and scope["method"] not in _READING
+        and not _fits(kind, form)
+    ):
         return Refusal(
             415,
             "invalid_request_error",
