@@ -26,11 +26,12 @@ NEAR: Final = 3
 
 _SENTENCE: Final[re.Pattern[str]] = re.compile(r"[.!?](?=\s|\Z)|\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]))|;")
 _WORD: Final[re.Pattern[str]] = re.compile(r"[^\W_]+(?:['’][^\W_]+)?|[$€£]|[,:\"()\n-]")
+_CLAUSE: Final[re.Pattern[str]] = re.compile(r",\s|\s(?:and|then|but)\s", re.IGNORECASE)
 _PART: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _BREAKS: Final = frozenset(',:"()\n-')
 
 EFFECT_KEYS: Final[tuple[str, ...]] = ("verbs", "commands", "nouns", "alone", "mine", "instrumental")
-LANGUAGE_KEYS: Final[tuple[str, ...]] = ("effects", "negations", "receivers", "asking", "questions", "common")
+LANGUAGE_KEYS: Final[tuple[str, ...]] = ("effects", "negations", "receivers", "asking", "questions", "links", "common")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Language:
     receivers: frozenset[str] = frozenset()
     asking: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
+    links: frozenset[str] = frozenset()
     common: frozenset[str] = frozenset()
 
 
@@ -92,6 +94,10 @@ class Lexicon:
         )
 
     @property
+    def links(self) -> frozenset[str]:
+        return frozenset[str]().union(*(language.links for language in self.languages.values()))
+
+    @property
     def common(self) -> frozenset[str]:
         return frozenset[str]().union(*(language.common for language in self.languages.values()))
 
@@ -117,18 +123,19 @@ def asked(text: str, lexicon: Lexicon) -> set[str]:
 
 
 def asked_about(text: str, lexicons: Iterable[Lexicon]) -> set[str]:
-    """The words, and up to three in a row, of sentences that do more than ask to be told something: "tell me my card number"
+    """The words, and up to three in a row, of clauses that do more than ask to be told something: "tell me my card number"
     uses no card number."""
     known = [language for lexicon in lexicons for language in lexicon.languages.values()]
     found: set[str] = set()
     for sentence in _SENTENCE.split(unicodedata.normalize("NFKC", text[:MAX_TEXT]).replace("’", "'")):
-        spoken = [word.casefold() for word in _WORD.findall(sentence)[:MAX_SENTENCE]]
-        effects: set[str] = set()
-        for language in known:
-            _read(spoken, language, effects)
-        if effects or not any(_only_asks(spoken, language) for language in known):
-            said = _PART.findall(sentence.casefold())[:MAX_SENTENCE]
-            found.update(" ".join(said[at:end]) for at in range(len(said)) for end in range(at + 1, at + 4))
+        for clause in _CLAUSE.split(sentence):
+            spoken = [word.casefold() for word in _WORD.findall(clause)[:MAX_SENTENCE]]
+            effects: set[str] = set()
+            for language in known:
+                _read(spoken, language, effects)
+            if effects or not any(_only_asks(spoken, language) for language in known):
+                said = _PART.findall(clause.casefold())[:MAX_SENTENCE]
+                found.update(" ".join(said[at:end]) for at in range(len(said)) for end in range(at + 1, at + 4))
     return found
 
 
@@ -193,7 +200,7 @@ def default_lexicon() -> Lexicon:
 
 
 def read_lexicon(node: Node, problems: Problems, onto: Lexicon) -> Lexicon:
-    """`language → {effects, negations, receivers, asking, questions, common}` added to a lexicon; an effect that is given again is replaced."""
+    """`language → {effects, negations, receivers, asking, questions, links, common}` added to a lexicon; an effect that is given again is replaced."""
     languages: dict[str, Language] = dict(onto.languages)
     if not isinstance(node.value, dict) or not node.value:
         problems.error(node, "expected a mapping of languages to their words")
@@ -235,6 +242,7 @@ def _hash(languages: Mapping[str, Language]) -> str:
                     language.receivers,
                     language.asking,
                     language.questions,
+                    language.links,
                     language.common,
                 )
             ),

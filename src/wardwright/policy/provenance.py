@@ -22,7 +22,7 @@ from typing import Final, Protocol, cast
 from wardwright.catalog import Catalog, FieldLabel, Identity, SinkType, compile_value_glob
 from wardwright.facts import ToolFact
 from wardwright.history import RegisterKey, RegisterValue
-from wardwright.policy.intent import Lexicon, asked, asked_about
+from wardwright.policy.intent import Lexicon, asked, asked_about, default_lexicon
 from wardwright.policy.values import (
     MAX_TOKENS,
     MAX_TYPED,
@@ -30,6 +30,7 @@ from wardwright.policy.values import (
     Kind,
     Leaf,
     base_name,
+    compact,
     leaves,
     mixed,
     path_of,
@@ -38,6 +39,7 @@ from wardwright.policy.values import (
     tokens,
     typed_as_whole,
     typed_in,
+    windows,
     words,
 )
 from wardwright.wire.linear import Pattern
@@ -66,6 +68,9 @@ MAX_PLACES: Final = 1_295
 MAX_FOUND: Final = 16
 MAX_INNER: Final = 200
 """Typed values of one free text that are judged; with more it is refused."""
+MIN_RUN: Final = 6
+MAX_RUN: Final = 40
+"""Letters and digits of a confidential value that is looked for whatever stands between them."""
 MAX_READ: Final = 4_000
 """Tokens of an argument in which confidential values are looked for; with more it is refused where there are any."""
 
@@ -89,6 +94,7 @@ ACCEPTS: Final[Mapping[SinkType, frozenset[str]]] = {
             "system+role",
             "member_text",
             "endorsed+author",
+            "endorsed+link",
             "same_site",
         }
     ),
@@ -147,6 +153,7 @@ CLASSES: Final[tuple[str, ...]] = (
     "endorsed_text",
     "endorsed+author",
     "endorsed+named",
+    "endorsed+link",
     "same_site",
     "text",
     "echo",
@@ -167,6 +174,7 @@ member_text: members wrote it
 endorsed_text: text of a place that the user named
 endorsed+author: text of an author whom the user named
 endorsed+named: the only address of such a place, and the user named it
+endorsed+link: the only link of authors whom the user named, and the user said a word for a link
 same_site: under a host that the user named
 text: outsiders can write it
 echo: a call carried it before any trusted field did
@@ -202,6 +210,7 @@ _LETTERS: Final[Mapping[str, str]] = {
     "e": "endorsed_text",
     "A": "endorsed+author",
     "E": "endorsed_text",
+    "W": "endorsed+link",
 }
 _LETTER: Final[Mapping[str, str]] = {
     "system": "s",
@@ -224,6 +233,7 @@ _INNER: Final[frozenset[str]] = frozenset(
         "system+role",
         "system+selected",
         "system+other",
+        "endorsed+link",
     }
 )
 """What addresses, links and account numbers inside free text may be."""
@@ -320,7 +330,15 @@ class Watch:
     common: frozenset[str] = frozenset()
     memo: dict[str, Labels] = field(default_factory=dict[str, Labels])
     _kinds: frozenset[str] | None = None
+    _links: frozenset[str] | None = None
     _secretive: bool | None = None
+
+    @property
+    def links(self) -> frozenset[str]:
+        """What users call a link."""
+        if self._links is None:
+            self._links = frozenset(word for one in self.lexicons or (default_lexicon(),) for word in one.links)
+        return self._links
 
     @property
     def secretive(self) -> bool:
@@ -612,6 +630,8 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
     if watch.secretive:
         entries.extend(digest("w", one) + "o" for one in asked_about(spoken, watch.lexicons))
     shelves.add("u", entries)
+    if any(word in watch.links or word.removesuffix("s") in watch.links for word, _ in said):
+        shelves.flag("links", "links")
     if dated:
         shelves.flag("dates", "1")
     if not shelves.empty("n"):
@@ -857,6 +877,11 @@ class _Result:
                 return
         if field_class == "confidential":
             self.secret.extend([f"{made}{place}{spot.roles}" for _, _, made in forms])
+            run = compact(leaf.value)
+            if MIN_RUN <= len(run) <= MAX_RUN:
+                # With other signs between its letters it is the same secret.
+                self.secret.append(f"{shelves.digest('k', run)}{place}{spot.roles}")
+                shelves.flag("runs", str(len(run)))
             return
         letter = _LETTER[field_class]
         for kind, normal, made in forms:
@@ -918,6 +943,7 @@ class _Result:
         )
         addresses -= self.owned
         nameless = "." * (MAX_NAMES * (SHORT + 1))
+        posted = {normal for _, _, kind, normal, record, _ in found if kind == "u" and record in self.known_authors}
         for made, place, kind, normal, record, field_class in found:
             if (kind, normal) in self.echoes or kind in ("h", "d"):
                 continue
@@ -925,6 +951,8 @@ class _Result:
                 self.trusted.append(f"{made}m.{place}{blank}{nameless}")
             if record in self.known_authors:
                 self.trusted.append(f"{made}A.{place}{blank}{nameless}")
+                if kind == "u" and len(posted) == 1:
+                    self.trusted.append(f"{made}W.{place}{blank}{nameless}")
             if kind == "a" and len(addresses) == 1:
                 local = normal.partition("@")[0]
                 names = "".join(self._own_names("w", local)[:MAX_NAMES]).ljust(MAX_NAMES * (SHORT + 1), ".")
@@ -1132,7 +1160,11 @@ class _Judge:
             for other in said[place + 1 : place + 4]:
                 gram = f"{gram} {other}"
                 forms["w", gram] = None
-        for kind, normal in forms:
+        checked: Iterable[tuple[str, str]] = forms
+        lengths = [int(one) for one in shelves.flags("runs")]
+        if lengths:
+            checked = [*forms, *(("k", one) for one in dict.fromkeys(windows(said, lengths)))]
+        for kind, normal in checked:
             made = shelves.digest(kind, normal)
             for entry in shelves.find("c", made):
                 if not shelves.said(made) and not shelves.roles_fit(entry[2:], leaving=True):
@@ -1169,7 +1201,10 @@ class _Judge:
         shelves = self.shelves
         letter, chosen, origin = entry[0], entry[1], shelves.named(entry[2:4])
         roles, names = entry[4 : 4 + MAX_ROLES * SHORT], entry[4 + MAX_ROLES * SHORT :]
-        if letter == "E":
+        if letter == "W":
+            if "links" in shelves.flags("links"):
+                found["endorsed+link"] = origin
+        elif letter == "E":
             found["endorsed_text"] = origin
             if "@address" not in self._matched() and shelves.names_fit(names) == "n":
                 found["endorsed+named"] = origin

@@ -289,6 +289,25 @@ def _bare_host(text: str) -> bool:
     return end is not None and end.end() == len(host) and " " not in text
 
 
+def compact(text: str) -> str:
+    """Letters and digits only."""
+    return "".join(_TOKEN.findall(plain(text)))
+
+
+def windows(said: list[str], lengths: list[int]) -> Iterator[str]:
+    """Runs of such lengths in short tokens that follow one another and have digits: "C 0 1 X 0 0", "4539 1488"."""
+    start = 0
+    for at in range(len(said) + 1):
+        if at < len(said) and len(said[at]) <= 4:
+            continue
+        run = "".join(said[start:at])
+        if at - start > 1 and sum(one.isdecimal() for one in run) > 1:
+            for length in lengths:
+                for place in range(len(run) - length + 1):
+                    yield run[place : place + length]
+        start = at + 1
+
+
 def mixed(text: str) -> bool:
     """Whether a part of an address or a link has letters of Latin and of a script that looks like it."""
     if text.isascii():
