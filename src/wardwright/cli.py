@@ -31,6 +31,7 @@ from wardwright.config import load_config
 from wardwright.errors import ConfigError, Problem, WardwrightError
 from wardwright.history import scope_key
 from wardwright.http.admin_approvals import shown, told
+from wardwright.http.admin_plans import unexpected
 from wardwright.http.service import Service, compile_service
 from wardwright.http.start import DATABASE, Start
 from wardwright.http.start import serve as start
@@ -185,12 +186,7 @@ def check(
         problems.extend(
             Problem(outcome.case.file, outcome.case.line, 1, outcome.case.name, failure) for failure in outcome.failures
         )
-    for proof in proofs:
-        question = proof.question
-        if proof.verdict != question.expect:
-            why = "; ".join(proof.reasons or [", ".join(step.news) for step in proof.steps])
-            wrong = f"expected {question.expect}, got {proof.verdict}" + (f": {why}" if why else "")
-            problems.append(Problem(question.file, question.line, 1, question.text, wrong))
+    problems.extend(problem for proof in proofs if (problem := unexpected(proof)) is not None)
     good = not any(problem.severity == "error" for problem in problems)
     held = sum(not outcome.failures for outcome in outcomes)
     if json:

@@ -7,10 +7,11 @@ operator looked at (`expected_epoch`). That it begins and that it is done is rec
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wardwright import receipts
+from wardwright.blind import blind
 from wardwright.cases import Outcome, load_cases, play
 from wardwright.errors import ConfigError, Problem, VersionConflict
 from wardwright.history import Delta
@@ -29,10 +30,13 @@ from wardwright.http.route import (
     object_schema,
 )
 from wardwright.policy.compile import Plan
+from wardwright.prove import Proof, Question, load_questions, prove
 from wardwright.receipts import rules_of
 from wardwright.store import PlanEpoch
 from wardwright.wire.turn import Caller
 
+QUESTION_GATES: Final = 10_000
+"""Gates that all questions of one request may ask together."""
 PROBLEM: Final[Schema] = {
     "type": "string",
     "description": "It is in force, but this process could not follow it and still rules by the one before.",
@@ -84,6 +88,15 @@ def validate_plan(ask: Ask) -> Any:
         problems.extend(
             Problem(outcome.case.file, outcome.case.line, 1, outcome.case.name, failure) for failure in outcome.failures
         )
+    proofs: list[Proof] = []
+    if "questions" in ask.body:
+        try:
+            asked = load_questions(ask.body["questions"] + "\n")
+        except ConfigError as error:
+            problems.extend(error.problems)
+        else:
+            proofs.extend(_proved(plan, asked) if plan is not None else ())
+    problems.extend(problem for proof in proofs if (problem := unexpected(proof)) is not None)
     return {
         "ok": not any(problem.severity == "error" for problem in problems),
         "plan_hash": None if plan is None else plan.plan_hash,
@@ -100,8 +113,35 @@ def validate_plan(ask: Ask) -> Any:
             }
             for outcome in outcomes
         ],
-        "proofs": [],  # questions are asked where somebody can wait for the answer: at the command line
+        "proofs": [proof.as_json() for proof in proofs],
     }
+
+
+def _proved(plan: Plan, asked: Sequence[Question]) -> Iterator[Proof]:
+    """Every question of every model, within a bound for all of them together: a gateway that rules has no time to search."""
+    left = QUESTION_GATES
+    for name in plan.models:
+        for question in asked:
+            proof = prove(plan, question, model=name, limit=max(1, left))
+            left -= proof.gates
+            yield proof
+
+
+def unexpected(proof: Proof) -> Problem | None:
+    """What is wrong with an answer; None when it is the one that was expected."""
+    question = proof.question
+    if proof.verdict == question.expect:
+        return None
+    why = "; ".join(proof.reasons or [", ".join(step.news) for step in proof.steps])
+    wrong = f"expected {question.expect}, got {proof.verdict}" + (f": {why}" if why else "")
+    return Problem(question.file, question.line, 1, question.text, wrong)
+
+
+def show_blind(ask: Ask) -> Any:
+    """What a plan, or the one in force, cannot see; the same as `wardwright check --blind --json`."""
+    source = ask.body.get("source")
+    plan = ask.gateway.plan if source is None else ask.gateway.compile(source.encode("utf-8", "surrogatepass"))
+    return {"plan_hash": plan.plan_hash, "blind": [one.as_json() for one in blind(plan)]}
 
 
 def activate_plan(ask: Ask) -> Any:
@@ -121,12 +161,13 @@ def roll_back(ask: Ask) -> Any:
 
 
 def activate(ask: Ask, source: bytes, expected_epoch: int, action: str, details: Mapping[str, Any]) -> PlanEpoch:
-    """Makes it the plan of every process; ConfigError with all its problems before anything changes."""
+    """Makes it the plan of every process. ConfigError with all its problems, or why it does not open here, before anything changes."""
     gateway = ask.gateway
     plan = gateway.compile(source)
     current = current_epoch(gateway)
     if current != expected_epoch:
         raise Conflict(f"The plan is at epoch {current}, not {expected_epoch}: look at it again.")
+    gateway.opens(source)
     told = {"plan_hash": plan.plan_hash, "from_epoch": current, "note": ask.body.get("note", ""), **details}
     _record(ask, action, plan.plan_hash, told)
     try:
@@ -224,7 +265,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "POST",
         "/v1/wardwright/plans/validate",
         "viewer",
-        "Check a plan, and play policy cases against it",
+        "Check a plan, play policy cases against it and prove questions",
         validate_plan,
         object_schema(
             ("ok", "plan_hash", "models", "rules", "problems", "cases", "proofs"),
@@ -237,8 +278,40 @@ ROUTES: Final[tuple[Route, ...]] = (
             proofs={"type": "array", "items": {"type": "object"}},
         ),
         body=object_schema(
-            ("source",), source=SOURCE, cases={"type": "string", "description": "Policy cases as YAML."}
+            ("source",),
+            source=SOURCE,
+            cases={"type": "string", "description": "Policy cases as YAML."},
+            questions={
+                "type": "string",
+                "description": f"Questions as YAML. {QUESTION_GATES} gates are asked for all of them together; the command has no such bound.",
+            },
         ),
+    ),
+    Route(
+        "POST",
+        "/v1/wardwright/plans/blind",
+        "viewer",
+        "What a plan cannot see, why, and what to do about it",
+        show_blind,
+        object_schema(
+            ("plan_hash", "blind"),
+            plan_hash={"type": "string"},
+            blind={
+                "type": "array",
+                "items": object_schema(
+                    ("kind", "what", "why", "do", "model", "rules", "tools"),
+                    kind={"type": "string"},
+                    what={"type": "string"},
+                    why={"type": "string"},
+                    do={"type": "string"},
+                    model={"type": "string"},
+                    rules={"type": "array", "items": {"type": "string"}},
+                    tools={"type": "array", "items": {"type": "string"}},
+                ),
+            },
+        ),
+        body=object_schema((), source={**SOURCE, "description": "Instead of the plan in force."}),
+        errors=(422,),
     ),
     Route(
         "POST",

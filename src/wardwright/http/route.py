@@ -185,6 +185,10 @@ class Gateway(Protocol):
         """The plan of a text that came over the network, with every section checked as for serving; ConfigError."""
         ...
 
+    def opens(self, source: bytes) -> None:
+        """Opens everything that plan needs (secrets, providers, tools), and closes it again. WardwrightError where it cannot be."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:

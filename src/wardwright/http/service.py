@@ -23,7 +23,7 @@ from wardwright import receipts
 from wardwright.alerts import Alerts
 from wardwright.config import Config, Problems, load_config, parse_config
 from wardwright.deployment import Deployment, ModelSettings, compile_deployment
-from wardwright.errors import ConfigError, SealedMissing, VersionConflict, WardwrightError
+from wardwright.errors import ConfigError, GovernanceUnavailable, SealedMissing, VersionConflict, WardwrightError
 from wardwright.exchange import Gateway, Live
 from wardwright.gates import Gates, Kept
 from wardwright.history import Delta
@@ -40,6 +40,8 @@ from wardwright.store import PlanEpoch, SealedRow, Store, open_store
 from wardwright.wire.turn import Caller
 
 SWEEP_S: Final = 60.0
+OPENING_S: Final = 30.0
+"""How long an operator waits to hear whether a plan opens."""
 EMBEDDED: Final = "starter.yaml"
 _FILE: Final = ("service", "file")
 """The store's row that tells which file was put in force last. No session has such a scope."""
@@ -111,6 +113,8 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._retired: list[tuple[weakref.ref[Live], Mapping[str, ServerTools]]] = []
         """Tools of former plans, and whether an exchange still uses them."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it serves; set when it opens."""
         self._changing = asyncio.Lock()
         self._epoch = 0
         """Of the plan in force here."""
@@ -185,6 +189,25 @@ class Service:
         """The plan of a text that came over the network, every section checked; ConfigError."""
         return self._compile(parse_config(source.decode("utf-8"), "<sent>")).deployment.plan
 
+    def opens(self, source: bytes) -> None:
+        """Opens everything that plan needs and closes it again, without putting it in force. Must be asked outside the event loop."""
+        if self._loop is None:
+            raise GovernanceUnavailable("The gateway is not open yet.")
+        trying = asyncio.run_coroutine_threadsafe(self._try(source), self._loop)
+        try:
+            trying.result(OPENING_S)
+        except TimeoutError:
+            trying.cancel()
+            raise GovernanceUnavailable(
+                f"What the plan needs did not open within {OPENING_S:g} seconds; nothing was changed."
+            ) from None
+
+    async def _try(self, source: bytes) -> None:
+        ready = await self._prepare(self._compile(parse_config(source.decode("utf-8"), "<sent>")))
+        for provider in ready.live.providers.values():
+            provider.close()
+        await _close(ready.live.server_tools)
+
     async def activate(self, source: bytes, operator: str, expected_epoch: int | None = None) -> PlanEpoch:
         """Validates a config, puts it in force for every process, and follows it here. ConfigError when it cannot be."""
         return await self._activate(parse_config(source.decode("utf-8"), "<activated>"), operator, expected_epoch)
@@ -212,8 +235,8 @@ class Service:
     async def open(self) -> None:
         """Everything up to the first request."""
         self._client = Client()
+        loop = self._loop = asyncio.get_running_loop()
         await self._agree()
-        loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(one) for one in (self.overlay.run(), self.alerts.run(), self._sweep())]
         # What is here now stays: the collector need not look at it again, and looks rarely at what requests leave.
         gc.collect()

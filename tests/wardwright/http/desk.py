@@ -13,6 +13,7 @@ import orjson
 
 from wardwright import receipts
 from wardwright.config import parse_config
+from wardwright.errors import WireError
 from wardwright.gateway import govern
 from wardwright.history import EMPTY_SCOPE, Registers, scope_key
 from wardwright.http.admin import AdminApp
@@ -119,6 +120,8 @@ class Desk:
         tool = Tool("lookup", parameters={"properties": {"word": {}}}, input={"limit": 3})
         self.models = {name: Settings((tool,)) for name in (*self.plan.models, "added")}
         self.app = AdminApp(self)
+        self.closed = ""
+        """Why no plan opens; empty: every one does."""
 
     def now_ms(self) -> int:
         self.clock += 1
@@ -126,6 +129,10 @@ class Desk:
 
     def compile(self, source: bytes) -> Plan:
         return compile_plan(parse_config(source.decode(), "plan"))
+
+    def opens(self, source: bytes) -> None:
+        if self.closed:
+            raise WireError(self.closed)
 
     async def _follow(self, epoch: PlanEpoch) -> None:
         self.plan, self.source = self.compile(epoch.source), epoch.source

@@ -14,6 +14,7 @@ from wardwright.approvals import Held
 from wardwright.cli import main
 from wardwright.errors import WireError
 from wardwright.history import Delta, scope_key
+from wardwright.http import admin_plans
 from wardwright.http.admin_routes import ROUTES
 from wardwright.http.route import Route
 from wardwright.overlay import Overlay, Stop
@@ -114,7 +115,9 @@ def test_only_looking_is_for_viewers() -> None:
     """No route of a viewer changes anything: they read, or ask what would be."""
     changing = {f"{one.method} {one.path}" for one in ROUTES if one.method != "GET" and one.role == "viewer"}
 
-    assert changing == {f"POST {ADMIN}/{name}" for name in ("simulate", "replay", "diff", "plans/validate")}
+    assert changing == {
+        f"POST {ADMIN}/{name}" for name in ("simulate", "replay", "diff", "plans/validate", "plans/blind")
+    }
 
 
 # what was sent
@@ -337,6 +340,56 @@ def test_validating_is_the_command_s_check(desk: Desk, cli: Any, tmp_path: Path)
     assert told == said
     assert (told["ok"], told["plan_hash"], told["rules"]) == (False, desk.plan.plan_hash, 3)
     assert desk.post(f"{ADMIN}/plans/validate", {"source": "{"})["ok"] is False
+
+
+def test_questions_are_proved_as_the_command_proves_them(desk: Desk, cli: Any, tmp_path: Path) -> None:
+    """G51: the same verdicts and the same problems, sent as YAML."""
+    questions = "- question: can a shell run?\n  run: {namespace: shell}\n- question: can a page be read?\n  run: {namespace: browser}\n"
+    (tmp_path / "questions.yaml").write_text(questions)
+    told = desk.post(f"{ADMIN}/plans/validate", {"source": PLAN, "questions": questions})
+    said = cli("check", str(tmp_path / "plan.yaml"), str(tmp_path / "questions.yaml"))
+
+    assert [one["verdict"] for one in told["proofs"]] == ["holds", "counter_example"]
+    assert told["proofs"] == said["proofs"]
+    assert [one["message"] for one in told["problems"]] == [one["message"] for one in said["problems"]]
+    assert told["ok"] is False
+
+
+def test_questions_that_take_too_long_here_stay_unknown(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that rules has no time to search: all questions share one bound."""
+    monkeypatch.setattr(admin_plans, "QUESTION_GATES", 5)
+    questions = "- {question: can a shell run, run: {namespace: shell}}\n"
+
+    (proof,) = desk.post(f"{ADMIN}/plans/validate", {"source": PLAN, "questions": questions})["proofs"]
+
+    assert (proof["verdict"], proof["reasons"][-1][:14]) == ("unknown", "stopped after ")
+
+
+def test_questions_that_cannot_be_read_are_a_problem(desk: Desk) -> None:
+    """As everything else that is wrong with what was sent."""
+    told = desk.post(f"{ADMIN}/plans/validate", {"source": PLAN, "questions": "- {question: what}"})
+
+    assert (told["ok"], told["proofs"]) == (False, [])
+    assert "missing key 'run'" in [one["message"] for one in told["problems"]]
+
+
+def test_what_a_plan_cannot_see_is_the_command_s(desk: Desk, cli: Any, tmp_path: Path) -> None:
+    """Of a plan that is sent, and of the one in force."""
+    sent = desk.post(f"{ADMIN}/plans/blind", {"source": PLAN})
+
+    assert sent["blind"] == cli("check", "--blind", str(tmp_path / "plan.yaml"))["blind"]
+    assert desk.post(f"{ADMIN}/plans/blind", {}) == sent
+    assert desk("POST", f"{ADMIN}/plans/blind", {"source": "{"}).status == 422
+
+
+def test_a_plan_that_does_not_open_is_not_activated(desk: Desk) -> None:
+    """It compiles, but something it needs is away: nothing is stored, and nothing is on record."""
+    desk.closed = "the server 'files' cannot be reached"
+    answer = desk("POST", f"{ADMIN}/plans/activate", {"source": OTHER, "expected_epoch": 0})
+
+    assert (answer.status, answer.error["message"]) == (400, desk.closed)
+    assert desk.get(f"{ADMIN}/plans")["current"]["epoch"] == 0
+    assert admin_actions(desk) == []
 
 
 def test_a_plan_is_activated_for_everybody_and_followed_here_at_once(desk: Desk) -> None:

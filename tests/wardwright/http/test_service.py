@@ -98,6 +98,24 @@ def test_a_plan_that_cannot_be_opened_is_in_force_nowhere(tmp_path: Path) -> Non
     opened(tmp_path, story, PLAN, environ={})
 
 
+def test_a_plan_is_tried_without_being_put_in_force(tmp_path: Path) -> None:
+    """What it needs is opened and closed again; what is missing is told, with its line, and the one in force goes on."""
+
+    async def story(service: Service) -> None:
+        before = service.plan
+        await asyncio.to_thread(service.opens, other(TOOLS, 1).encode())
+        secret = PLAN.replace("kind: openai,", "kind: openai, api_key_env: NOWHERE,")
+        with pytest.raises(ConfigError) as caught:
+            await asyncio.to_thread(service.opens, secret.encode())
+        assert [problem.message for problem in caught.value.problems] == [
+            "the environment variable NOWHERE is empty or not set"
+        ]
+        assert service.plan is before
+        assert service.store.plan_epoch() is not None and len(service.store.plan_epochs(9, None)) == 1
+
+    opened(tmp_path, story, PLAN, environ={})
+
+
 def test_a_plan_that_opens_late_does_not_replace_a_newer_one(tmp_path: Path) -> None:
     """G30: two operators at two processes: both end with the plan that the store says."""
 
