@@ -14,8 +14,10 @@ from typing import Any, Final, cast
 import orjson
 
 from wardwright import receipts
+from wardwright.blind import blind
 from wardwright.cases import load_cases, play
-from wardwright.errors import ConfigError, Problem, WireError
+from wardwright.errors import ConfigError, Problem, WardwrightError, WireError
+from wardwright.http.admin import told
 from wardwright.http.admin_plans import check_source, current_epoch
 from wardwright.http.route import BadRequest, Conflict, NotFound
 from wardwright.http.visit import Answer, Page, RoleTooLow, Visit
@@ -132,6 +134,7 @@ def _picture(visit: Visit, plan: Plan, model: str, source: str = "") -> Answer:
         models=[one.model_id for one in pictures],
         shown=shown,
         warnings=annotate(source, plan.warnings).problems,
+        unseen=[one for one in blind(plan) if shown is None or one.model in ("", shown.model_id)],
         history=known["history"],
         more=known["next_before"],
         source=source,
@@ -248,8 +251,10 @@ def activate(visit: Visit) -> Answer:
     except Conflict as error:
         message = f"{error} Nothing was changed. Compare your text with the plan in force; then activate it again, or leave it."
         return _editor(visit, annotate(text), cases=_cases(visit), trouble=message, status=409)
-    except BadRequest as error:
-        return _editor(visit, annotate(text), cases=_cases(visit), trouble=str(error), status=400)
+    except WardwrightError as error:
+        # It may also not open here: a secret that is missing, a tool that does not start.
+        status, _, message = told(error)
+        return _editor(visit, annotate(text), cases=_cases(visit), trouble=message, status=status)
     return visit.redirect("/policy", _activated(made, "the plan you edited"))
 
 

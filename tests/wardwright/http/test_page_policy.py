@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from wardwright.blind import blind
+from wardwright.config import parse_config
+from wardwright.errors import GovernanceUnavailable
 from wardwright.http.page_policy import SAMPLE, Newest
+from wardwright.policy.compile import Plan, compile_plan
 
 from .desk import PLAN, Desk
 from .visitor import Seen, Visitor
@@ -69,6 +73,15 @@ def test_the_plan_in_force_is_drawn(reader: Visitor) -> None:
     assert "From every state to reviewing: review." in seen.text
     assert "When namespace shell: deny_call." in seen.text
     assert "In force: epoch 0 (the plan of the file)" in seen.text
+
+
+def test_what_the_plan_cannot_see_is_told(reader: Visitor) -> None:
+    """The same lines as `wardwright check --blind` has, with what to do about each."""
+    seen = reader.get("/policy")
+    lines = blind(compile_plan(parse_config(PLAN)))
+
+    assert lines
+    assert all(" ".join(one.what.split()) in seen.text and " ".join(one.remedy.split()) in seen.text for one in lines)
 
 
 def test_one_of_several_models_is_chosen(tmp_path: Path) -> None:
@@ -194,6 +207,22 @@ def test_a_plan_with_problems_is_not_activated(desk: Desk, operator: Visitor) ->
     assert "The plan has problems; nothing was changed." in seen.text
     assert "Write 1 or more." in seen.text
     assert seen.form(EDITOR).fields["note"] == "oh"
+    assert desk.store.plan_epoch() is None
+
+
+def test_a_plan_that_does_not_open_here_stays_in_the_editor(desk: Desk, operator: Visitor) -> None:
+    """What it needs is missing: that is told, nothing changes, and the text is still there."""
+    form = operator.get(EDITOR).form(EDITOR)
+
+    def closed(source: bytes) -> Plan:
+        raise GovernanceUnavailable("The key OTHER_KEY is not set.")
+
+    desk.compile = closed
+    seen = operator.post("/policy/activate", **{**form.fields, "source": LAXER})
+
+    assert seen.status == 503
+    assert "The key OTHER_KEY is not set." in seen.text
+    assert seen.form(EDITOR).fields["source"] == LAXER
     assert desk.store.plan_epoch() is None
 
 
