@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from wardwright import receipts
 from wardwright.errors import WardwrightError
 from wardwright.http.admin import told
-from wardwright.http.route import NotFound
+from wardwright.http.route import BadRequest, NotFound
 from wardwright.http.visit import Answer, Page, Visit
 from wardwright.overlay import STOP_KINDS
 from wardwright.policy.windows import Position
@@ -316,8 +316,10 @@ def _approval(visit: Visit, handle: str, problem: WardwrightError | None = None)
 
 def decide(visit: Visit) -> Answer:
     handle, form = visit.path["handle"], visit.form
-    action = "approve" if form.get("decision") == "approve" else "reject"
+    action = form.get("decision", "")
     try:
+        if action not in ("approve", "reject"):
+            raise BadRequest("Nothing was decided: choose Approve or Reject.")
         made = visit.ask(
             "POST",
             f"{_ADMIN}/approvals/{handle}/{action}",

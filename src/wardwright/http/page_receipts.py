@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
-from wardwright import receipts
+from wardwright import receipts, ui
 from wardwright.errors import ConfigError
 from wardwright.facts import PHASES, RISK_CLASSES, SOURCES
 from wardwright.history import ChainLink, ScopeState, scope_key
 from wardwright.http.page_live import events_of, session_address, tenant_of
-from wardwright.http.route import BadRequest, NotFound
+from wardwright.http.route import BadRequest, NotFound, dump
 from wardwright.http.visit import Answer, Page, Visit
 from wardwright.policy.compile import ModelPlan, Plan
 from wardwright.policy.windows import Position
@@ -30,6 +30,8 @@ from wardwright.ui.memory import Kept, remembered
 from wardwright.wire.turn import Caller
 
 LISTED: Final = 50
+RAW: Final = 200_000
+"""Characters of a receipt that are shown within its page."""
 REBUILT: Final = 300
 """Exchanges before a step that its counters are rebuilt from."""
 WHOLE: Final = 20_000
@@ -147,8 +149,13 @@ def show_receipt(visit: Visit) -> Answer:
         session_address=session_address(session, tenant) if session else "",
         replay=_address(session, tenant, found["cursor"]) if session and receipt["kind"] == "exchange" else "",
         admin=words.part(receipt, "admin"),
-        metadata=words.part(words.part(receipt, "final"), "provider_metadata"),
+        raw=text if len(text := ui.pretty(receipt)) <= RAW else "",
     )
+
+
+def show_json(visit: Visit) -> Answer:
+    found = visit.ask("GET", f"/v1/receipts/{visit.path['receipt_id']}")
+    return Answer(dump(found), kind=b"application/json")
 
 
 def _neighbours(visit: Visit, receipt_id: str) -> tuple[StoredReceipt | None, StoredReceipt, StoredReceipt | None]:
@@ -337,5 +344,6 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("GET", "/receipts/verify", "viewer", offer_verify),
     Page("POST", "/receipts/verify", "viewer", verify, heavy=True),
     Page("GET", "/receipts/{receipt_id}", "viewer", show_receipt),
+    Page("GET", "/receipts/{receipt_id}/json", "viewer", show_json),
     Page("GET", "/replay", "viewer", show_step, heavy=True),
 )

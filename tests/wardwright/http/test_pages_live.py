@@ -215,14 +215,16 @@ def test_an_approval_is_decided_from_the_page(desk: Desk, decision: str, status:
     assert (actions(desk), note_of(desk)) == ([("ann", decision, held.handle)], "looked at it")
 
 
-def test_without_a_decision_nothing_is_approved(desk: Desk) -> None:
-    """A form sent by the Enter key takes its first button; one without any rejects."""
+def test_without_a_button_nothing_is_decided(desk: Desk) -> None:
+    """The Enter key in the reason approves nothing; the reason is still there."""
     held = hold(desk)
     visitor = Visitor(desk, "approver")
 
-    visitor.send(visitor.get("/live").form(f"/approvals/{held.handle}"))
+    seen = visitor.send(visitor.get("/live").form(f"/approvals/{held.handle}"), note="still thinking")
 
-    assert approvals.verdict(desk.store, desk.keyring, held.scope, held.handle, NOW).status == "rejected"
+    assert (seen.status, actions(desk)) == (400, [])
+    assert "Nothing was decided: choose Approve or Reject." in seen.text
+    assert seen.form(f"/approvals/{held.handle}").fields["note"] == "still thinking"
 
 
 def test_what_was_not_looked_at_is_not_approved(desk: Desk) -> None:

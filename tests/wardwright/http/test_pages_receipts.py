@@ -294,6 +294,24 @@ def test_a_redacted_receipt_is_shown_as_far_as_it_says_something(desk: Desk, nam
     assert visitor.get("/live").status == 200
 
 
+def test_a_receipt_of_thousands_of_facts_is_shown_in_part(desk: Desk) -> None:
+    """A transcript that came all at once is one exchange; the whole of it is a link away."""
+    facts = [{"source": "assistant_tool_call", "namespace": "n", "name": f"t{number}"} for number in range(5000)]
+    gate = {"gate": "request", "at_ms": NOW, "decision": "allow", "facts": facts}
+    receipt_id = keep(desk, decision={"decision": "allow", "gates": [gate]}, final={"status": "released"})
+    visitor = Visitor(desk)
+
+    seen = visitor.get(f"/receipts/{receipt_id}")
+    whole = visitor.get(seen.link("As JSON alone"))
+    session = visitor.get("/live/session?id=s1&tenant=acme")
+
+    assert "5,000 facts" in seen.text and "and 4800 more" in seen.text
+    assert "4940 more" in session.text
+    assert max(len(page.html) for page in (seen, session, visitor.get("/live"), visitor.get("/receipts"))) < 60_000
+    assert whole.answer.headers["content-type"] == "application/json"
+    assert len(whole.answer.json["receipt"]["decision"]["gates"][0]["facts"]) == 5000
+
+
 def test_an_operators_action_is_explained(desk: Desk) -> None:
     """Who did what, to what, and why."""
     made = receipts.build_admin(
