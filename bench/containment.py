@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import yaml
 
+from bench._containment import invented
 from bench._table import Bars
 from bench.adapters import peer_environment
 from wardwright.config import parse_config
@@ -211,6 +212,20 @@ def report(which: str, runs: list[Run], *, show: bool) -> tuple[float, float]:
     return shares[-1]
 
 
+def of_our_own(*, show: bool) -> tuple[float, float]:
+    """The invented sets, with drafts that nobody read."""
+    plans: dict[str, Plan] = {}
+
+    def begin(name: str, tools: list[dict[str, Any]], prompt: str) -> Talk:
+        if name not in plans:
+            plans[name] = plan_for(name, tools, "bare")
+        return Talk(plans[name], prompt)
+
+    kept, honest, passed, injected = invented.play(begin, show=show)
+    print(f"  invented, bare: honest {kept} / {honest}, injected calls passing {passed} / {injected}")
+    return kept / honest, passed / injected
+
+
 def main(
     *,
     quick: bool = False,
@@ -218,6 +233,7 @@ def main(
     plans: tuple[str, ...] = PLANS,
     show: bool = False,
 ) -> bool:
+    of_our_own(show=show)
     python = peer_environment("agentdojo", [PACKAGE])
     if python is None:
         print("  the set could not be installed: skipped")

@@ -26,7 +26,7 @@ def _row(text: str) -> tuple[str, ...]:
 READING: Final = _set(
     "get list read search find fetch browse view check show query lookup describe count see look retrieve calculate load scan compare estimate "
     "verify validate preview summarize summarise analyze analyse track monitor return returns compute convert detect inspect diff is has whoami "
-    "peek cat ls grep glob resolve explain recommend suggest forecast extract parse ask download poll watch stat ping translate display provide "
+    "peek cat ls grep glob resolve explain recommend suggest forecast extract parse download poll watch stat ping translate display provide "
     "obtain collect gather determine filter discover what which who when where current"
 )
 WRITING: Final = _set(
@@ -46,6 +46,10 @@ NOUNS_TOO: Final = _set(
     "copy link alert schedule request claim sign rent sms block pin star open trade issue charge release export import print return play vote"
 )
 """Words for writing that are things as well: in front of a name they are verbs only if the description does not begin with a word for reading."""
+TELLING: Final = _set(
+    "get list read search find fetch view show lookup look retrieve return returns display describe count"
+)
+"""Words that a description of a tool which only reads begins with."""
 FAMILIES: Final[Sequence[frozenset[str]]] = (
     _set("create make add open start generate build new register raise set"),
     _set("update change edit modify adjust set correct revise replace rename move amend"),
@@ -141,7 +145,8 @@ EFFECTS: Final[Sequence[tuple[frozenset[str], frozenset[str], str]]] = (
     ),
     (_set("send email mail reply forward notify message text sms dm call dial alert respond"), _ANY, "send"),
     (_set("update edit change set modify"), _set("profile account settings preferences info"), "update_account"),
-    (_set("create write save new make generate store put"), DOCUMENTS, "create_file"),
+    (_set("write save put store"), DOCUMENTS, "write_file"),
+    (_set("create new make generate"), DOCUMENTS, "create_file"),
     (_set("append edit update rename move copy insert replace patch overwrite modify change"), DOCUMENTS, "edit_file"),
     (_set("append write"), _ANY, "edit_file"),
     (_set("merge approve push release deploy rollback"), _ANY, "merge"),
@@ -156,7 +161,7 @@ EFFECTS: Final[Sequence[tuple[frozenset[str], frozenset[str], str]]] = (
 """Verb, noun (either may be any) → what the tool does. The first that fits."""
 _FINAL: Final = _set("pay schedule_payment delete change_password buy cancel save_payee prescribe merge run")
 _LOCAL: Final = _set(
-    "create_file edit_file update_account draft mark_read organize cart save_contact schedule control ticket"
+    "write_file create_file edit_file update_account draft mark_read organize cart save_contact schedule control ticket"
 )
 
 ID: Final = _set("id ids uuid guid key ref slug sku identifier identifiers")
@@ -197,7 +202,8 @@ RECEIVERS: Final = _set(
     "recipient recipients to cc bcc participants attendees guests invitees assignee assignees reviewers shared_with watchers followers"
 )
 TITLES: Final = _set(
-    "name title subject filename file_name display_name full_name username label headline topic from_name sender_name counterparty merchant"
+    "name title subject filename file_name display_name full_name username label headline topic from_name sender_name counterparty merchant "
+    "patient customer client supplier vendor company organization employee student passenger driver tenant guest doctor product"
 )
 TEXTS: Final = _set(
     "body content text description notes note message comment comments review reviews snippet preview bio about memo reference location remark remarks details reason "
@@ -321,7 +327,7 @@ def _understand(tool: Tool) -> None:
     verb = words[place] if place >= 0 else ""
     if verb == "check" and words[place + 1 : place + 2] in (["in"], ["out"]):
         verb = "book"
-    if verb in NOUNS_TOO and told in READING and not set(words) & (WRITING - NOUNS_TOO):
+    if verb in NOUNS_TOO and told in TELLING and not set(words) & (WRITING - NOUNS_TOO):
         verb = told  # `order_status`: "Returns the status of an order"
     if not verb:
         verb = told
@@ -340,18 +346,30 @@ def _understand(tool: Tool) -> None:
     elif tool.hints.get("readOnlyHint") is False or tool.hints.get("destructiveHint") is True:
         tool.reads = False
     if not tool.reads:
-        tool.effect = _effect(verb, tool.nouns)
+        head = _head(words)
+        tool.effect = _effect(verb, tool.nouns, head)
         if not tool.effect and (verb in WRITING or told in WRITING):
-            tool.effect = _effect(told, tool.nouns) if verb not in WRITING else ""
+            tool.effect = _effect(told, tool.nouns, head) if verb not in WRITING else ""
             if not tool.effect:
                 tool.effect, tool.own = _own_effect(tool, verb if verb in WRITING else told)
 
 
-def _effect(verb: str, nouns: frozenset[str]) -> str:
+def _effect(verb: str, nouns: frozenset[str], head: str) -> str:
     for verbs, things, effect in EFFECTS:
-        if (not verbs or verb in verbs) and (not things or nouns & things):
+        # Whom `add_guest_code` is about is not whom it invites.
+        meant = {head} if things is PEOPLE else nouns
+        if (not verbs or verb in verbs) and (not things or meant & things):
             return effect
     return ""
+
+
+def _head(words: Sequence[str]) -> str:
+    """What a name is about: the last word of what stands before "to", "for", "in" …"""
+    end = next((at for at, word in enumerate(words) if at > 1 and word in _PREPOSITIONS), len(words))
+    return words[end - 1] if end else ""
+
+
+_PREPOSITIONS: Final = _set("to from in for with by of on at into as")
 
 
 def _own_effect(tool: Tool, verb: str) -> tuple[str, Mapping[str, Sequence[str]]]:
@@ -569,6 +587,8 @@ def _sink(path: str, schema: Mapping[str, Any], tool: Tool) -> str:
         "participants",
         "attendees",
     )
+    if last in ("number", "no", "num") and kind == "integer" and not words & {"page", "max", "min"}:
+        return "object"
     if kind in ("integer", "number") and not known_id and counted:
         return "any"
     if "iban" in words or "iban" in told:
@@ -659,7 +679,7 @@ _USUAL: Final[Sequence[tuple[frozenset[str], Sequence[str]]]] = (
     (
         EVENTS,
         _row(
-            "id id_ event_id title name summary start_time end_time start end date organizer participants attendees description location"
+            "id id_ event_id title name summary patient customer doctor start_time end_time start end date organizer participants attendees description location"
         ),
     ),
     (_PAYEE, _row("id name iban account account_number")),
@@ -688,7 +708,9 @@ _SPACES: Final[Sequence[tuple[frozenset[str], str]]] = (
     (_FOLK, "people"),
     (_set("web webpage website url"), "web"),
 )
-_OTHER: Final = _row("id name title email phone url date status price description")
+_OTHER: Final = _row(
+    "id number name title customer supplier product company email phone url date status price description"
+)
 
 
 def _fields(tool: Tool, handles: frozenset[str]) -> dict[str, str]:
@@ -742,6 +764,7 @@ def _usual(tool: Tool, owner: bool, handles: frozenset[str]) -> dict[str, str]:
             )
         ]
     found = {key: label for path, one in declared for key, label in _label(path, one, tool, owner, handles, ())}
+    found["*_id"] = "system"
     if tool.nouns & (handles | _FOLK) and not owner:
         found["[]"] = _in_list(tool.nouns)
         if tool.nouns & handles and not tool.nouns & (_MAIL | EVENTS | _BANK | _CHAT | _FILES | _FOLK):

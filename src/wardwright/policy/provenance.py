@@ -264,6 +264,7 @@ class Labels:
 
     __slots__ = (
         "authors",
+        "by_end",
         "by_key",
         "by_path",
         "keyed",
@@ -285,6 +286,7 @@ class Labels:
             (self.by_path if label.field.startswith("/") or not label.field else self.by_key)[label.field] = label
         self.labelled = bool(identity.fields)
         self.keyed = "{}" in self.by_key
+        self.by_end = [(key[1:], label) for key, label in self.by_key.items() if key.startswith("*")]
         self.sinks: dict[str, SinkType] = dict(identity.sinks)
         self.names = frozenset(identity.names)
         self.locators = frozenset(identity.locators)
@@ -302,7 +304,10 @@ class Labels:
             if above is not None and above.field_class in ("text", "member_text", "label"):
                 return above
             head = head.rpartition("/")[0]
-        return self.by_key.get(key)
+        found = self.by_key.get(key)
+        if found is None:
+            found = next((label for end, label in self.by_end if key.endswith(end)), None)
+        return found
 
     def sink(self, path: str) -> SinkType | None:
         """By the whole path, then by the nearest key, from the inside out."""
@@ -1052,9 +1057,12 @@ class _Judge:
         self.protected = protected
         self.matched: tuple[str, ...] | None = None
         self.owned: tuple[str, ...] | None = None
+        self.reaches = False
+        """Whether the value at hand says whom a call reaches."""
 
     def refuse(self, leaf: Leaf, sink: SinkType | None) -> Refusal | None:
         value = leaf.value
+        self.reaches = sink in ("address", "payee")
         if not value.strip():
             return None
         if self.protected and sink in ("path", "object", "url_fetch", None):
@@ -1073,11 +1081,11 @@ class _Judge:
             return self._dates(leaf)
         if sink == "text":
             return self._inside(leaf)
-        parts = [value]
-        if sink in ("address", "payee") and ("," in value or ";" in value):
-            parts = [one for one in re.split("[,;]", value) if one.strip()]
-        for part in parts:
-            refused = self._whole(Leaf(leaf.path, leaf.record, part), sink)
+        refused = self._whole(leaf, sink)
+        if refused is None or sink not in ("address", "payee") or not ("," in value or ";" in value):
+            return refused
+        for part in re.split("[,;]", value):
+            refused = self._whole(Leaf(leaf.path, leaf.record, part), sink) if part.strip() else None
             if refused is not None:
                 return refused
         return None
@@ -1212,7 +1220,7 @@ class _Judge:
             better = chosen == "L"
             if better:
                 found["system+selected"] = origin
-            fits = shelves.names_fit(names, self._owned() if letter == "s" else ())
+            fits = shelves.names_fit(names, self._owned() if letter == "s" and self.reaches else ())
             if fits:
                 found["system+named" if fits == "n" else "system+titled"] = origin
                 better = True

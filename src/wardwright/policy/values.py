@@ -363,7 +363,8 @@ def _keyed(read: dict[Any, Any]) -> list[Leaf] | None:
         for key, one in read.items():
             count[0] += 1
             found.append(Leaf("/{}", count[0], str(key)))
-            _walk(one, "/*", count[0], 1, found, count)
+            inner = isinstance(one, (dict, list, tuple))
+            _walk(one, f"/{plain(str(key))}", count[0] if inner else 0, 1, found, count)
     except _TooMuch:
         return None
     return found
