@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .comparison import Line, compare
-from .recording import Recording, SliceState, State
+from .recording import Recording, SliceState, State, origin_of
 from .rerun import Again, Difference, Rerun
 from .step import FileChange, ItemChange, Row, SliceChange, Step
 
@@ -21,4 +21,5 @@ __all__ = [
     "State",
     "Step",
     "compare",
+    "origin_of",
 ]

@@ -6,11 +6,12 @@ know. Never imports what the file names; contents are bounded before they are sh
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -71,6 +72,19 @@ class State:
         }
 
 
+def origin_of(header: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Session and position that a file was forked from, by its first line."""
+    match header.get("forked_from"):
+        case {"session_id": str(session_id), "position": int(position)}:
+            return {"session_id": session_id, "position": position}
+        case _:
+            return None
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
 class Recording:
     """The file of one session. Thread-safe; holds the file open until nobody holds it."""
 
@@ -114,7 +128,7 @@ class Recording:
     @property
     def forked_from(self) -> dict[str, Any] | None:
         """Session and position this one was forked from."""
-        return self._index.header.get("forked_from")
+        return origin_of(self._index.header)
 
     @property
     def position(self) -> int:
@@ -326,11 +340,11 @@ class Recording:
             str(event.get("outcome", "")),
             str(event.get("policy", "")),
             text if len(text) <= _FIRST_LINE else f"{text[: _FIRST_LINE - 1]}…",
-            event.get("timestamp"),
-            event.get("duration"),
+            _real(event.get("timestamp")),
+            _real(event.get("duration")),
             index.taken_back.get(number, 0),
-            tuple(dict.fromkeys([*names, *changes.get("slices", ())])),
-            tuple(dict.fromkeys([*files, *changes.get("files", ())]))[:MOST_ITEMS],
+            tuple(dict.fromkeys([*names, *map(str, changes.get("slices", ()))])),
+            tuple(dict.fromkeys([*files, *map(str, changes.get("files", ()))]))[:MOST_ITEMS],
         )
 
     def _paths(self, name: str, position: int) -> Iterator[str]:
