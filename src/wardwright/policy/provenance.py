@@ -242,6 +242,43 @@ _BAD_STATUS: Final[frozenset[str]] = frozenset({"error", "timeout", "rejected"})
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SPOKEN: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _ODD: Final[re.Pattern[str]] = re.compile(r"[^\w./:\[\]-]", re.ASCII)
+_WAYS: Final = frozenset(
+    {
+        "search",
+        "q",
+        "query",
+        "page",
+        "p",
+        "s",
+        "index",
+        "html",
+        "htm",
+        "php",
+        "home",
+        "about",
+        "contact",
+        "contacts",
+        "news",
+        "blog",
+        "login",
+        "lang",
+        "en",
+        "id",
+        "us",
+        "www",
+        "site",
+        "docs",
+        "help",
+        "faq",
+        "pricing",
+        "products",
+        "product",
+        "team",
+        "careers",
+    }
+)
+"""Words in links that anybody would guess."""
+_PATHS: Final[re.Pattern[str]] = re.compile(r"(?:[~.]{0,2}[/\\]|[A-Za-z]:[/\\])?[\w.@+-]+(?:[/\\][\w.@+-]+)*[/\\]?")
 _NO_NAMES: Final[list[str]] = []
 _NAMES_WIDTH: Final = MAX_NAMES * (SHORT + 1)
 _NAMELESS: Final = frozenset({"", "/[]", "/{}"})
@@ -543,7 +580,8 @@ class Shelves:
         return "".join(self.find("u", digest))
 
     def names_fit(self, names: str, owned: Container[str] = ()) -> str:
-        """How the user said one of the names of an entry: `n`, `t` for a name that outsiders can choose, empty for not at all.
+        """How the user said one of the names of an entry: `n`, `t` for a name that outsiders can choose, `a` for that of its author, or
+        not at all.
 
         What is `owned` names the owner's contacts: nobody else goes by it."""
         titled = ""
@@ -553,9 +591,11 @@ class Shelves:
                 break
             name = names[at + 1 : at + 1 + SHORT]
             said = self.said(name)
-            if "p" in said if how in "pP" else said:
-                if how in "PG":
-                    titled = "t"
+            if "p" in said if how in "pPQ" else said:
+                if how == "Q":
+                    titled = "a"
+                elif how in "PG":
+                    titled = titled or "t"
                 elif name not in owned:
                     return "n"
         return titled
@@ -616,6 +656,13 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
             entries.append(f"{made}g")
             proper.append(made)
     lowered = plain(spoken if end == 0 or len(said) < MAX_SAID else spoken[:end])
+    for found in _PATHS.finditer(lowered):
+        whole = path_of(found[0].rstrip(".")).strip("/")
+        last = words(whole.rpartition("/")[2])
+        if "/" in whole or "." in whole or found[0][:1] in "/~":
+            entries.append(digest("f", whole) + "g")
+        if last and " " not in last:
+            entries.append(digest("b", last) + "w")
     dated = False
     full = shelves.flags("full")
     for count, (kind, normal) in enumerate(typed_in(lowered)):
@@ -856,7 +903,7 @@ class _Result:
     def _author_names(self, value: str) -> list[str]:
         typed = typed_as_whole(plain(value))
         kind: Kind = "a" if typed and typed[0][0] == "a" else "w"
-        return self._own_names(kind, typed[0][1] if kind == "a" else words(value), "P")
+        return self._own_names(kind, typed[0][1] if kind == "a" else words(value), "Q")
 
     def _own_names(self, kind: Kind, normal: str, how: str = "p") -> list[str]:
         common = self.watch.common
@@ -917,7 +964,10 @@ class _Result:
                         if shelves.names_fit(one):
                             shelves.flag("owned", one[1:])
             if kind == "w" and letter == "s" and leaf.record in self.matched and leaf.path not in _NAMELESS:
-                shelves.flag("matched", f"{self.labels.namespace} {leaf.path.rpartition('/')[2]}")
+                key = f"{self.labels.namespace} {leaf.path.rpartition('/')[2]}"
+                shelves.flag("matched", key)
+                if leaf.record in self.wrote:
+                    shelves.flag("matched", f"{key} by")
             chosen = "L" if self.selected and field_class != "label" else "."
             self.trusted.append(f"{made}{letter}{chosen}{place}{spot.roles}{packed:.<{_NAMES_WIDTH}}")
 
@@ -1103,13 +1153,9 @@ class _Judge:
         elif sink in ("object", "path", None) or not typed or typed[0][0] == "d":
             forms = [("w", words(leaf.value)), *typed]
         found = self.standing(forms)
-        if sink == "path" and "user" not in found:
-            last = base_name(leaf.value)
-            stem = last.rpartition(" ")[0]
-            # "The vendor list" is vendor-list.csv.
-            if _said(self.shelves, last) or (" " in stem and _said(self.shelves, stem)):
-                found["user"] = "the user"
-        if site:
+        if sink == "path":
+            self._path(leaf.value, found)
+        if site and (sink == "url_post" or found or self._tells_nothing(typed[0][1])):
             if self._host(site):
                 found["user"] = "the user"
             elif sink == "url_fetch" and any(self._host(one) for one in _parents(site)):
@@ -1120,6 +1166,34 @@ class _Judge:
         if any(one in taken for one in found):
             return None
         return self._refusal(leaf, sink or "", sink or "", found, forms[0][0] if forms else "w")
+
+    def _path(self, value: str, found: dict[str, str]) -> None:
+        """A path must be said as one: who names `/work/team/plan.md` does not name `/work`. Base names may be said alone."""
+        shelves = self.shelves
+        literal = path_of(value)
+        if "/" in literal and "user" in found and not shelves.said(shelves.digest("f", literal.strip("/"))):
+            del found["user"]
+        if "user" in found:
+            return
+        last = base_name(value)
+        stem = last.rpartition(" ")[0]
+        if " " in last:
+            # "The vendor list" is vendor-list.csv.
+            said = _said(shelves, last) or (" " in stem and _said(shelves, stem))
+        else:
+            said = bool(shelves.said(shelves.digest("b", last)))
+        if said or shelves.said(shelves.digest("f", literal.strip("/"))):
+            found["user"] = "the user"
+
+    def _tells_nothing(self, url: str) -> bool:
+        """Whether a link that nobody has shown carries no word but the user's own: what was read cannot leave in it."""
+        host, _, rest = url.replace("?", "/", 1).partition("/")
+        del host
+        said = tokens(rest)
+        return len(said) <= MAX_TOKENS and all(
+            one in _WAYS or (one.isdecimal() and len(one) < 3) or self.shelves.said(self.shelves.digest("w", one))
+            for one in said
+        )
 
     def _host(self, host: str) -> bool:
         said = self.shelves.said(self.shelves.digest("h", host))
@@ -1221,6 +1295,8 @@ class _Judge:
             if better:
                 found["system+selected"] = origin
             fits = shelves.names_fit(names, self._owned() if letter == "s" and self.reaches else ())
+            if fits == "t" and self._elsewhere(origin, " by"):
+                fits = ""  # the user named the author of such a thing: a title that somebody else chose is not enough
             if fits:
                 found["system+named" if fits == "n" else "system+titled"] = origin
                 better = True
@@ -1242,12 +1318,13 @@ class _Judge:
             self.matched = self.shelves.flags("matched")
         return self.matched
 
-    def _elsewhere(self, origin: str) -> bool:
+    def _elsewhere(self, origin: str, how: str = "") -> bool:
         """Whether the user's words fit a record of that tool, or one with such an id of a tool beside it."""
         tool, _, path = origin.partition(" ")
-        if tool in self._matched():
+        if not how and tool in self._matched():
             return True
-        return path not in _NAMELESS and f"{tool.rpartition('.')[0]} {path.rpartition('/')[2]}" in self._matched()
+        key = f"{tool.rpartition('.')[0]} {path.rpartition('/')[2]}{how}"
+        return path not in _NAMELESS and key in self._matched()
 
     def _owned(self) -> tuple[str, ...]:
         """Names of contacts that the user said: an outsider who goes by one of them is not who was meant."""
