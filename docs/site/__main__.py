@@ -14,6 +14,9 @@ from pathlib import Path
 from . import llms, reference
 from .pages import ROOT, Site, SiteError, collect
 
+TABS = {"index.md": "Home", "tutorial.md": "Tutorial"}
+"""Shorter than the titles of their pages."""
+
 
 def main(arguments: list[str]) -> int:
     folders = [one for one in arguments if one != "--check"]
@@ -48,7 +51,7 @@ def config(site: Site, folder: Path) -> str:
     """What is decided in mkdocs.yml, and the contents. JSON is YAML too."""
     contents: list[object] = []
     for section in site.sections:
-        entries = [{site.title(name): name} for name in section.pages]
+        entries = [{TABS.get(name) or site.title(name): name} for name in section.pages]
         contents += entries if not section.title else [{section.title: entries}]
     base = os.path.relpath(ROOT / "mkdocs.yml", folder)
     return (

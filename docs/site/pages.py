@@ -69,6 +69,7 @@ class Site:
     problems: list[str] = field(default_factory=list[str])
 
     def title(self, path: str) -> str:
+        """What a page calls itself."""
         found = re.search(r"^# (.+)$", FENCE.sub("", self.pages[path]), re.MULTILINE)
         return found[1].replace("`", "") if found else path
 

@@ -1,6 +1,6 @@
 """`make run`: an agent works through a gateway, is rolled back, denied, approved and kept from a loop; then look at it yourself.
 
-Tells the story, prints the address of the workbench and serves until Ctrl-C, which ends it with exit code 0. When standard output is
+Tells the story, prints the address of the workbench and serves until Ctrl-C, which ends it with exit code 0 (`make` itself then says 130). When standard output is
 no terminal, or RUN_ONCE=1, it ends after the story (RUN_ONCE=0 serves in any case). Exit code 1: something that was promised did not
 happen. With OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own, that model (OPENAI_MODEL) is asked, and nothing is promised.
 PORT chooses another port than 8787; one that is taken is told, and a free one used.

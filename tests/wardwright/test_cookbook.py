@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import wardwright
 from wardwright.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "cookbook.md"
@@ -52,6 +53,8 @@ def test_every_plan_and_every_case_of_the_cookbook_is_checked() -> None:
     assert TEXT.count("```") == 2 * len(BLOCKS)
 
 
-def test_the_cookbook_has_a_recipe_for_each_of_the_five_problems() -> None:
-    """One plan each."""
-    assert len(COMMANDS) == 5
+def test_the_cookbook_names_every_plan_that_ships() -> None:
+    """One recipe for each of the five problems, and the plan to take for it."""
+    assert sum(command.startswith("wardwright check ") for command, _ in COMMANDS) == 5
+    folder = Path(wardwright.__file__).parent / "plans"
+    assert {plan.parent.name for plan in folder.glob("*/plan.yaml")} <= set(re.findall(r"`([a-z-]+)`", TEXT))
