@@ -1,12 +1,14 @@
 """The `wardwright` command: serve, check, simulate, prove, replay, diff, report, receipts, approvals, approve, reject, keys, init.
 
 Every answer can be had as JSON. What is wrong with a file goes to standard error as `file:line:column: path: message`; bad input
-ends with one line and exit code 1, never with a traceback. Decides nothing: each command asks one module and prints what it says.
+ends with one line and exit code 1, never with a traceback; how far long work has come is told to terminals only. The exit codes
+are those of docs/gateway/command.md. Decides nothing: each command asks one module and prints what it says.
 """
 
 from __future__ import annotations
 
 import getpass
+import importlib.metadata
 import importlib.resources
 import os
 import re
@@ -40,7 +42,7 @@ from wardwright.plans import PLAN, ready_made
 from wardwright.plans import names as ready_made_names
 from wardwright.policy.compile import Plan, compile_plan
 from wardwright.policy.draft import draft
-from wardwright.prove import Proof, Question, load_questions, parse_question, standard_questions
+from wardwright.prove import LIMIT, Proof, Question, load_questions, parse_question, standard_questions
 from wardwright.prove import prove as search_plan
 from wardwright.receipts import FILTERS, Receipt, explain
 from wardwright.replay import CHANGES, Because, Decided, Flip, Replay
@@ -53,18 +55,58 @@ from wardwright.simulate import simulate as run_simulation
 from wardwright.store import ReceiptQuery, Store, checkpoint, erase, export, mark, open_store, retain, verify
 from wardwright.wire.turn import Caller, WireName
 
+
+def _examples(*lines: str) -> str:
+    """The end of a help page, line by line as it stands."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
 app = typer.Typer(
     name="wardwright",
     help="Governs the tool calls of models by one policy plan: check it, try it, and ask what it did.",
+    epilog="\b\n"
+    "Begin with:\n"
+    "  wardwright init --list                     ready-made plans\n"
+    "  wardwright init --plan write-hardening     one of them, with cases\n"
+    "  wardwright check write-hardening           plays its cases, proves its questions\n"
+    "  wardwright serve                           an example to talk to\n"
+    "\n\b\n"
+    "Exit codes:\n"
+    "  0  done, and what was asked holds\n"
+    "  1  it does not hold, or something given cannot be used\n"
+    "  2  the command line is wrong; of prove also: unknown\n"
+    "  3  something would change (replay and diff with --exit-code)",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-receipts_app = typer.Typer(help="Reads the receipts of a store.", no_args_is_help=True, rich_markup_mode=None)
+receipts_app = typer.Typer(
+    help="Reads the receipts of a store.",
+    epilog=_examples(
+        "wardwright receipts list --db ward.db --where tool_namespace=shell --since 2026-12-01",
+        "wardwright receipts show RECEIPT --db ward.db",
+        "wardwright receipts verify --db ward.db --key-file ward.db.keys --anchor MARK",
+        "wardwright receipts export --db ward.db --output receipts.ndjson",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.add_typer(receipts_app, name="receipts")
-keys_app = typer.Typer(help="Makes and replaces keys.", no_args_is_help=True, rich_markup_mode=None)
+keys_app = typer.Typer(
+    help="Makes and replaces keys.",
+    epilog=_examples(
+        "wardwright keys new                    a key for a caller, and its hash for the config",
+        "wardwright keys create ward.keys       a ring for machines that share a database",
+        "wardwright keys rotate ward.keys",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.add_typer(keys_app, name="keys")
+
+EVERY: Final = 500
+"""Receipts between two words about how far it is."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path, typer.Option("--config", help="The plan: a model artifact or a deployment.")]
@@ -75,7 +117,23 @@ Since = Annotated[
     str, typer.Option("--since", help="From this time on: 2026-12-31, 2026-12-31T18:00:00Z, or milliseconds.")
 ]
 Until = Annotated[str, typer.Option("--until", help="Before this time.")]
+Differs = Annotated[bool, typer.Option("--exit-code", help="End with 3 when something would change, or may.")]
 Listed = Annotated[int, typer.Option("--limit", min=1, help="Changes to list; all are counted.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        _say(f"wardwright {importlib.metadata.version('weakincentives')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 class BadInput(WardwrightError, ValueError):
@@ -85,7 +143,14 @@ class BadInput(WardwrightError, ValueError):
 # serve
 
 
-@app.command()
+@app.command(
+    short_help="Serve the gateway until it is stopped.",
+    epilog=_examples(
+        "wardwright serve",
+        "wardwright serve --config wardwright.yaml --db ward.db --port 8787",
+        "wardwright serve --config wardwright.yaml --db postgresql://host/ward --workers 4",
+    ),
+)
 def serve(
     config: Annotated[
         Path | None,
@@ -142,7 +207,15 @@ def _public(place: str) -> str:
 # check
 
 
-@app.command()
+@app.command(
+    short_help="Validate a plan, play cases, prove questions.",
+    epilog=_examples(
+        "wardwright check wardwright.yaml",
+        "wardwright check write-hardening                  the plan.yaml in it, and what is beside",
+        "wardwright check plan.yaml cases/ questions.yaml",
+        "wardwright check --blind plan.yaml                what it cannot see",
+    ),
+)
 def check(
     file: Annotated[Path, typer.Argument(help="The plan: a model artifact or a deployment.")],
     cases: Annotated[
@@ -173,8 +246,8 @@ def check(
         try:
             if path.stem.endswith("questions"):
                 asked = load_questions(path)
-                models = () if plan is None else plan.models
-                proofs.extend(search_plan(cast("Plan", plan), one, model=name) for name in models for one in asked)
+                if plan is not None:
+                    proofs.extend(_answered(plan, [(name, one) for name in plan.models for one in asked]))
                 continue
             loaded = load_cases(path)
         except ConfigError as error:
@@ -252,7 +325,14 @@ def _rules(plan: Plan) -> int:
 # simulate
 
 
-@app.command()
+@app.command(
+    short_help="Run a recorded conversation through the gates.",
+    epilog=_examples(
+        "wardwright simulate --config plan.yaml talk.json",
+        "wardwright simulate --config plan.yaml --surface phase talk.json",
+        "wardwright simulate --config plan.yaml --db ward.db --session s1 talk.json",
+    ),
+)
 def simulate(
     transcript: Annotated[
         str, typer.Argument(help="A conversation as JSON in any wire's form; - reads standard input.")
@@ -334,7 +414,14 @@ def _say_simulation(found: Simulation) -> None:
 # prove
 
 
-@app.command()
+@app.command(
+    short_help="Ask whether a plan can be got around.",
+    epilog=_examples(
+        "wardwright prove --config plan.yaml",
+        'wardwright prove --config plan.yaml --question "can shell/exec run after browser without user?"',
+        "wardwright prove --config plan.yaml --file questions.yaml --cases found.yaml",
+    ),
+)
 def prove(
     config: Config,
     question: Annotated[
@@ -343,7 +430,7 @@ def prove(
     ] = None,
     file: Annotated[list[Path] | None, typer.Option("--file", help="Questions as YAML; may be repeated.")] = None,
     model: Annotated[str, typer.Option(help="The governed model; without it every one.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="Gates to ask per question before it stays unknown.")] = 20_000,
+    limit: Annotated[int, typer.Option(min=1, help="Gates to ask per question before it stays unknown.")] = LIMIT,
     cases: Annotated[
         Path | None, typer.Option("--cases", help="Write counter-examples there, as policy cases for 'check'.")
     ] = None,
@@ -364,10 +451,12 @@ def prove(
         if not isinstance(error, ConfigError):
             typer.echo(f"wardwright: {error}", err=True)
         raise typer.Exit(2) from None
-    proofs: list[Proof] = []
-    for name in [model] if model else list(plan.models):
-        questions: Sequence[Question] = asked or standard_questions(plan.models[name])
-        proofs.extend(search_plan(plan, one, model=name, limit=limit) for one in questions)
+    wanted = [
+        (name, one)
+        for name in ([model] if model else plan.models)
+        for one in asked or standard_questions(plan.models[name])
+    ]
+    proofs = list(_answered(plan, wanted, limit))
     if cases is not None:
         cases.write_text("".join(proof.case_yaml() for proof in proofs), "utf-8")
     verdicts = {proof.verdict for proof in proofs}
@@ -405,7 +494,13 @@ def _say_proof(proof: Proof, named: bool) -> None:
 # replay, diff, report
 
 
-@app.command()
+@app.command(
+    short_help="Judge stored receipts again, by another plan.",
+    epilog=_examples(
+        "wardwright replay --config plan.yaml --db ward.db --since 2026-12-01",
+        "wardwright replay --config plan.yaml --receipts export.ndjson --json",
+    ),
+)
 def replay(
     config: Config,
     db: Database = "",
@@ -414,6 +509,7 @@ def replay(
     since: Since = "",
     until: Until = "",
     limit: Listed = CHANGES,
+    exit_code: Differs = False,
     json: Json = False,
 ) -> None:
     """Re-evaluate stored receipts under another plan."""
@@ -421,9 +517,16 @@ def replay(
     with _archive(db, exported, session, until) as archive:
         found = replay_receipts(plan, archive, since_ms=_instant("--since", since) or 0, limit=limit)
     _print_json(found.as_json()) if json else _say_replay(found, "recorded", "under this plan")
+    _end_as(found, exit_code)
 
 
-@app.command()
+@app.command(
+    short_help="What would change under another plan, and why.",
+    epilog=_examples(
+        "wardwright diff plan.yaml stricter.yaml --db ward.db",
+        "wardwright diff plan.yaml stricter.yaml --db ward.db --exit-code   for a build",
+    ),
+)
 def diff(
     before: Annotated[Path, typer.Argument(help="The plan that rules now.")],
     after: Annotated[Path, typer.Argument(help="The plan that might.")],
@@ -433,6 +536,7 @@ def diff(
     since: Since = "",
     until: Until = "",
     limit: Listed = CHANGES,
+    exit_code: Differs = False,
     json: Json = False,
 ) -> None:
     """List what would change for recorded receipts if one plan took the place of another."""
@@ -440,6 +544,12 @@ def diff(
     with _archive(db, exported, session, until) as archive:
         found = compare(old, new, archive, since_ms=_instant("--since", since) or 0, limit=limit)
     _print_json(found.as_json()) if json else _say_replay(found, "before", "after")
+    _end_as(found, exit_code)
+
+
+def _end_as(found: Replay, asked: bool) -> None:
+    if asked and found.counts["changed"] + found.counts["unknown"]:
+        raise typer.Exit(3)
 
 
 def _say_replay(found: Replay, before: str, after: str) -> None:
@@ -506,7 +616,13 @@ def _decided(decided: Decided) -> str:
     return "; ".join(parts)
 
 
-@app.command()
+@app.command(
+    short_help="Say per rule what it did, and what it would have.",
+    epilog=_examples(
+        "wardwright report --db ward.db",
+        "wardwright report --config plan.yaml --db ward.db --json",
+    ),
+)
 def report(
     config: Annotated[
         Path | None, typer.Option("--config", help="A plan: its rules that never came up are listed too.")
@@ -621,7 +737,9 @@ def export_receipts(
     since: Since = "",
     until: Until = "",
     output: Annotated[Path | None, typer.Option("--output", help="A file; standard output when not given.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="An export is JSON in any case.")] = False,  # noqa: ARG001
+    json: Annotated[
+        bool, typer.Option("--json", help="An export is JSON in any case; with --output, say so as JSON.")
+    ] = False,
 ) -> None:
     """Write receipts as NDJSON, newest first: one line each, byte for byte as stored."""
     query = ReceiptQuery(_filters(where), _instant("--since", since), _instant("--until", until))
@@ -630,9 +748,15 @@ def export_receipts(
             for line in export(store, query):
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
-        else:
-            with output.open("wb") as file:
-                file.writelines(export(store, query))
+            return
+        count = 0
+        with output.open("wb") as file:
+            for count, line in enumerate(export(store, query), 1):
+                file.write(line)
+                if count % EVERY == 0:
+                    _meanwhile(f"{count} receipts written")
+    _meanwhile("")
+    _print_json({"file": str(output), "receipts": count}) if json else _say(f"{count} receipts written to {output}")
 
 
 @receipts_app.command("verify")
@@ -648,7 +772,9 @@ def verify_receipts(
     """Walk every chain of receipts. Exit code 1 when one was changed, removed, emptied, moved, hidden or cut off."""
     keys = [key for path in key_file or () for key in signing_keys_of(path)]
     with _store(db) as store:
+        _meanwhile("walking the chains")
         found = verify(store, keys, anchor=anchor)
+        _meanwhile("")
     if json:
         _print_json(
             {
@@ -743,7 +869,14 @@ Deciding = Annotated[
 ]
 
 
-@app.command("approvals")
+@app.command(
+    "approvals",
+    short_help="Show what waits for an approval.",
+    epilog=_examples(
+        "wardwright approvals --db ward.db",
+        "wardwright approvals apr_x --db ward.db            one, with all its arguments",
+    ),
+)
 def list_approvals(
     handle: Annotated[str, typer.Argument(help="Only this one, with all its arguments.")] = "",
     db: Database = DATABASE,
@@ -772,7 +905,13 @@ def list_approvals(
         _say(f"more: --after {more}")
 
 
-@app.command()
+@app.command(
+    short_help="Approve what waits, once.",
+    epilog=_examples(
+        'wardwright approve apr_x --db ward.db --note "looked at it"',
+        "wardwright approve apr_x --db ward.db --seen DIGEST --operator anna",
+    ),
+)
 def approve(
     handle: Handle,
     db: Database = DATABASE,
@@ -786,7 +925,12 @@ def approve(
     _decide(True, handle, db, keys, seen, note, operator, json)
 
 
-@app.command()
+@app.command(
+    short_help="Reject what waits.",
+    epilog=_examples(
+        'wardwright reject apr_x --db ward.db --note "not ours"',
+    ),
+)
 def reject(
     handle: Handle,
     db: Database = DATABASE,
@@ -928,7 +1072,15 @@ def hash_of_key(json: Json = False) -> None:
 # init
 
 
-@app.command()
+@app.command(
+    short_help="Write a plan to start from.",
+    epilog=_examples(
+        "wardwright init                                    a commented plan",
+        "wardwright init --list",
+        "wardwright init --plan write-hardening",
+        "wardwright init --plan injection-containment --catalog-from tools.json",
+    ),
+)
 def init(
     target: Annotated[
         Path | None,
@@ -1042,10 +1194,10 @@ def _archive(db: str, exported: Path | None, session: str, until: str) -> Genera
     if bool(db) == (exported is not None):
         raise BadInput("give the receipts to read: either --db or --receipts")
     if exported is not None:
-        yield ExportedArchive(exported, session_id=session, until_ms=end)
+        yield _Watched(ExportedArchive(exported, session_id=session, until_ms=end))
         return
     with _store(db) as store:
-        yield StoredArchive(store, session_id=session, until_ms=end)
+        yield _Watched(StoredArchive(store, session_id=session, until_ms=end))
 
 
 def _filters(given: Sequence[str] | None) -> dict[str, Sequence[str]]:
@@ -1111,6 +1263,35 @@ def _now_ms() -> int:
 
 
 # saying it
+
+
+class _Watched:
+    """Receipts, counted on a terminal while they are read. May be read again, as what it stands for."""
+
+    def __init__(self, inner: Iterable[Receipt]) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for count, one in enumerate(self._inner):
+            if count % EVERY == 0:
+                _meanwhile(f"{count} receipts read")
+            yield one
+        _meanwhile("")
+
+
+def _meanwhile(text: str) -> None:
+    """How far it is, over what stood there; nothing where nobody looks. Empty: it is done."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{_visible(text)[:100]}")
+        sys.stderr.flush()
+
+
+def _answered(plan: Plan, asked: Sequence[tuple[str, Question]], limit: int = LIMIT) -> Iterator[Proof]:
+    """The answers to questions, each about a model; which one is being asked is told meanwhile."""
+    for number, (model, question) in enumerate(asked, 1):
+        _meanwhile(f"question {number} of {len(asked)}: {question.text}")
+        yield search_plan(plan, question, model=model, limit=limit)
+    _meanwhile("")
 
 
 def _say(text: str) -> None:

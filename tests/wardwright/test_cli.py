@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
+import re
+import shlex
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import click
 import orjson
 import pytest
+import typer.main
 
 from wardwright import compile_plan, load_config, receipts
-from wardwright.cli import main
+from wardwright.cli import app, main
 from wardwright.history import Delta, ScopeDelta, scope_key
 from wardwright.simulate import read_transcript
 from wardwright.simulate import simulate as run_simulation
@@ -576,3 +581,93 @@ def test_it_runs_as_a_program(shell: Shell) -> None:
     )
 
     assert run.stdout == "plan.yaml: 1 rules for default\n"
+
+
+# help, codes and progress
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by its words."""
+    found: dict[str, click.Command] = {}
+    top = typer.main.get_command(app)
+    for name, one in cast("click.Group", top).commands.items():
+        inner = getattr(one, "commands", None)
+        found.update({f"{name} {part}": each for part, each in inner.items()} if inner else {name: one})
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_speaks_json_and_explains_itself(name: str) -> None:
+    """G61: `--json` on all of them, a sentence for each, and a sentence for each option that is not plain."""
+    command = COMMANDS[name]
+    options = {word: one for one in command.params for word in one.opts}
+
+    assert "--json" in options
+    assert command.help
+    assert [one.name for one in command.params if not getattr(one, "help", "x")] in ([], ["port"], ["limit"])
+
+
+def test_every_example_of_a_help_page_can_be_typed() -> None:
+    """The command is there, and so is each option."""
+    top = typer.main.get_command(app)
+    pages = [top, *cast("click.Group", top).commands.values()]
+    lines = [line.strip() for page in pages for line in (page.epilog or "").splitlines() if "wardwright " in line]
+    assert len(lines) > 30
+    for line in lines:
+        words = shlex.split(re.split(r"   +", line)[0])[1:]
+        name = next((one for one in (" ".join(words[:2]), words[0]) if one in COMMANDS), "")
+        known = {word for one in COMMANDS[name].params for word in one.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line
+
+
+def test_the_version_is_told(shell: Shell) -> None:
+    """One line."""
+    assert shell("--version") == (0, f"wardwright {importlib.metadata.version('weakincentives')}\n", "")
+
+
+def test_a_change_can_end_a_build(shell: Shell, stored: str) -> None:
+    """G51: with --exit-code 3 means that something would change; without it the answer is the answer."""
+    plan, same = shell.file("plan.yaml", PLAN), shell.file("same.yaml", PLAN)
+    other = shell.file("other.yaml", PLAN.replace("shell", "nobody"))
+
+    assert [shell("diff", plan, one, "--db", stored, "--exit-code")[0] for one in (same, other)] == [0, 3]
+    assert shell("diff", plan, other, "--db", stored)[0] == 0
+    assert shell("replay", "--config", plan, "--db", stored, "--exit-code")[0] == 3
+
+
+def test_what_is_listed_of_changes_can_be_bounded(shell: Shell, stored: str) -> None:
+    """The rest is counted, and how to see it is said."""
+    plan, other = shell.file("plan.yaml", PLAN), shell.file("other.yaml", PLAN.replace("shell", "nobody"))
+
+    _, out, _ = shell("diff", plan, other, "--db", stored, "--limit", "1")
+
+    assert "and 1 more changes; --limit lists them" in out.splitlines()
+    assert out.splitlines()[-1] == "3 receipts, 6 gates: 4 the same, 2 changed, 0 unknown"
+
+
+def test_progress_is_told_to_terminals_only(shell: Shell, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, over itself, and gone when it is done; the answer is the same."""
+    plan = shell.file("plan.yaml", PLAN)
+    shell.file("questions.yaml", "- {question: can a shell run, run: {namespace: shell}}\n")
+    quiet = [shell("report", "--db", stored), shell("check", plan)]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    loud = [shell("report", "--db", stored), shell("check", plan)]
+
+    assert [one[2] for one in quiet] == ["", ""]
+    assert [one[:2] for one in loud] == [one[:2] for one in quiet]
+    assert loud[0][2] == "\r\x1b[K0 receipts read\r\x1b[K"
+    assert loud[1][2] == "\r\x1b[Kquestion 1 of 1: can a shell run\r\x1b[K"
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "gateway" / "command.md"
+
+
+def test_the_page_of_the_command_names_all_of_it() -> None:
+    """Every command once, and every exit code."""
+    text = PAGE.read_text("utf-8")
+
+    assert re.findall(r"^\| `wardwright ([a-z -]+)` \|", text, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^\| (\d) \|", text, re.MULTILINE) == ["0", "1", "2", "3"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from wardwright.prove.question import Question, load_questions, make_question, parse_question, standard_questions
-from wardwright.prove.search import Proof, Step, Verdict, prove
+from wardwright.prove.search import LIMIT, Proof, Step, Verdict, prove
 
 __all__ = [
+    "LIMIT",
     "Proof",
     "Question",
     "Step",
