@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -105,6 +106,12 @@ class Answer:
         return self.json["error"]
 
 
+@cache
+def _compiled(source: bytes) -> Plan:
+    """A plan never changes, and most tests have the same one."""
+    return compile_plan(parse_config(source.decode(), "plan"))
+
+
 class Desk:
     """The gateway's side, and an operator's."""
 
@@ -128,7 +135,7 @@ class Desk:
         return self.clock
 
     def compile(self, source: bytes) -> Plan:
-        return compile_plan(parse_config(source.decode(), "plan"))
+        return _compiled(source)
 
     def opens(self, source: bytes) -> None:
         if self.closed:

@@ -25,6 +25,14 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """For what changes nothing."""
+    opened = Desk(tmp_path_factory.mktemp("still"))
+    yield opened
+    opened.close()
+
+
 def address(page: Page) -> str:
     """A path of the page with something in every place."""
     return page.path.replace("{", "").replace("}", "").replace("*", "")
@@ -41,9 +49,9 @@ def fails(error: Exception) -> tuple[Page, ...]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.method} {page.path}")
-def test_nothing_is_shown_without_signing_in(desk: Desk, page: Page) -> None:
+def test_nothing_is_shown_without_signing_in(still: Desk, page: Page) -> None:
     """Every page leads to the sign-in, and says nothing of its own."""
-    visitor = Visitor(desk, role="")
+    visitor = Visitor(still, role="")
 
     seen = visitor.get(address(page)) if page.method == "GET" else visitor.post(address(page), a="b")
 
@@ -62,9 +70,9 @@ def test_a_token_signs_in_and_leads_to_the_page_that_was_wanted(desk: Desk) -> N
     assert visitor.follow(signed).status == 200
 
 
-def test_a_token_that_is_not_known_signs_nobody_in(desk: Desk) -> None:
+def test_a_token_that_is_not_known_signs_nobody_in(still: Desk) -> None:
     """It is told, with 401, and the field is there again."""
-    visitor = Visitor(desk, role="")
+    visitor = Visitor(still, role="")
 
     seen = visitor.post("/signin", token="guess")
 
@@ -76,18 +84,18 @@ def test_a_token_that_is_not_known_signs_nobody_in(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "wanted", ["https://evil.test/", "//evil.test", "/\\evil.test", "javascript:alert(1)", "/signout"]
 )
-def test_a_sign_in_leads_nowhere_else(desk: Desk, wanted: str) -> None:
+def test_a_sign_in_leads_nowhere_else(still: Desk, wanted: str) -> None:
     """Not to another site, not out again."""
-    visitor = Visitor(desk, role="")
+    visitor = Visitor(still, role="")
 
     signed = visitor.post("/signin", token="viewer", next=wanted)
 
     assert signed.answer.headers["location"] == "/live"
 
 
-def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(desk: Desk) -> None:
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(still: Desk) -> None:
     """HttpOnly, SameSite=Strict, twelve hours; the token is not to be read in it."""
-    signed = Visitor(desk, role="").post("/signin", token="operator")
+    signed = Visitor(still, role="").post("/signin", token="operator")
 
     cookie = signed.answer.headers["set-cookie"]
     assert cookie.endswith("; Max-Age=43200; Path=/; HttpOnly; SameSite=Strict")
@@ -112,17 +120,17 @@ def test_a_cookie_ends_with_its_token(desk: Desk, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "!!!", "A" * 200, base64.urlsafe_b64encode(b'{"t":"operator"}').decode()])
-def test_a_made_up_cookie_opens_nothing(desk: Desk, cookie: str) -> None:
+def test_a_made_up_cookie_opens_nothing(still: Desk, cookie: str) -> None:
     """Only what this gateway sealed does."""
-    visitor = Visitor(desk, role="")
+    visitor = Visitor(still, role="")
     visitor.cookies[COOKIE] = cookie
 
     assert visitor.get("/models").status == 303
 
 
-def test_cookies_of_other_programs_do_no_harm(desk: Desk) -> None:
+def test_cookies_of_other_programs_do_no_harm(still: Desk) -> None:
     """Cookies know no ports: whatever runs on this machine may have set some."""
-    visitor = Visitor(desk)
+    visitor = Visitor(still)
     visitor.cookies = {"other": '{"a": [1, "b"]}', "": "", "x@y": "z=1", **visitor.cookies}
 
     assert visitor.get("/models").status == 200
@@ -138,25 +146,25 @@ def test_signing_out_takes_the_cookie_away(desk: Desk) -> None:
     assert COOKIE not in visitor.cookies
 
 
-def test_the_front_door_leads_to_live(desk: Desk) -> None:
+def test_the_front_door_leads_to_live(still: Desk) -> None:
     """`/` is what people type."""
-    assert Visitor(desk, role="").get("/").answer.headers["location"] == "/live"
+    assert Visitor(still, role="").get("/").answer.headers["location"] == "/live"
 
 
 # forms
 
 
 @pytest.mark.parametrize("csrf", [None, "", "guess"])
-def test_a_form_of_another_page_is_refused(desk: Desk, csrf: str | None) -> None:
+def test_a_form_of_another_page_is_refused(still: Desk, csrf: str | None) -> None:
     """What is signed in is not enough: the form must have been made for this sign-in."""
-    visitor = Visitor(desk)
+    visitor = Visitor(still)
     fields = {"model": "coding", "tool": "lookup", "enabled": "false"}
 
     seen = visitor.post("/models/switch", **fields, **({} if csrf is None else {"csrf": csrf}))
 
     assert seen.status == 403
     assert "Nothing was changed." in seen.text
-    assert desk.overlay.off("coding") == frozenset()
+    assert still.overlay.off("coding") == frozenset()
 
 
 def test_the_form_of_an_earlier_sign_in_is_refused(desk: Desk) -> None:
@@ -169,9 +177,9 @@ def test_the_form_of_an_earlier_sign_in_is_refused(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.role != "viewer"], ids=lambda page: page.path)
-def test_a_lower_role_is_refused(desk: Desk, page: Page) -> None:
+def test_a_lower_role_is_refused(still: Desk, page: Page) -> None:
     """What decides or changes something needs more than looking."""
-    visitor = Visitor(desk, role="viewer" if page.role == "approver" else "approver")
+    visitor = Visitor(still, role="viewer" if page.role == "approver" else "approver")
     csrf = visitor.get("/models").form("/signout").fields["csrf"]
 
     seen = visitor.post(address(page), csrf=csrf) if page.method == "POST" else visitor.get(address(page))
@@ -180,9 +188,9 @@ def test_a_lower_role_is_refused(desk: Desk, page: Page) -> None:
     assert f"This needs the role {page.role}" in seen.text
 
 
-def test_a_form_that_is_too_long_is_refused(desk: Desk) -> None:
+def test_a_form_that_is_too_long_is_refused(still: Desk) -> None:
     """Before anybody is asked who sent it."""
-    assert Visitor(desk).post("/models/switch", note="x" * FORM_BYTES).status == 413
+    assert Visitor(still).post("/models/switch", note="x" * FORM_BYTES).status == 413
 
 
 # errors
@@ -197,9 +205,9 @@ def test_a_form_that_is_too_long_is_refused(desk: Desk) -> None:
     ],
     ids=["bad request", "no store", "bad plan"],
 )
-def test_an_error_loses_nothing_that_was_typed(desk: Desk, error: Exception, status: int, told: str) -> None:
+def test_an_error_loses_nothing_that_was_typed(still: Desk, error: Exception, status: int, told: str) -> None:
     """What is wrong and where is told, and everything that was sent stands in a form, to be sent again."""
-    visitor = Visitor(desk, pages=(*fails(error), *PAGES))
+    visitor = Visitor(still, pages=(*fails(error), *PAGES))
     csrf = visitor.get("/models").form("/signout").fields["csrf"]
 
     seen = visitor.post("/live/odd", csrf=csrf, source="\n a: <b>\nb: &", note="why")
@@ -217,17 +225,17 @@ def test_an_unexpected_error_is_told_without_its_words(desk: Desk) -> None:
         visitor.get("/live/odd")
 
 
-def test_a_page_asks_with_the_rights_of_its_visitor(desk: Desk) -> None:
+def test_a_page_asks_with_the_rights_of_its_visitor(still: Desk) -> None:
     """Also where a page forgot to ask for the role: the admin route does not."""
 
     def handler(visit: Visit) -> Answer:
         visit.ask("POST", "/v1/wardwright/stops", body={"kind": "session", "name": "s1"})
         return visit.redirect("/live")
 
-    visitor = Visitor(desk, "viewer", (Page("GET", "/live/odd", "viewer", handler),))
+    visitor = Visitor(still, "viewer", (Page("GET", "/live/odd", "viewer", handler),))
 
     assert visitor.get("/live/odd").status == 403
-    assert desk.overlay.stops() == ()
+    assert still.overlay.stops() == ()
 
 
 def test_a_notice_is_shown_once(desk: Desk) -> None:
@@ -247,9 +255,9 @@ def test_a_notice_is_shown_once(desk: Desk) -> None:
 # files
 
 
-def test_files_are_kept_by_their_content(desk: Desk) -> None:
+def test_files_are_kept_by_their_content(still: Desk) -> None:
     """For ever under their digest; asked for again under their bare name; nothing is sent twice."""
-    visitor = Visitor(desk, role="")
+    visitor = Visitor(still, role="")
     page = visitor.get("/signin").html
     named = page.partition('<link rel="stylesheet" href="')[2].partition('"')[0]
 
@@ -262,6 +270,6 @@ def test_files_are_kept_by_their_content(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", ["../__init__.py", "..%2f__init__.py", "none.css", "", ".css", "style.css/x"])
-def test_no_other_file_is_served(desk: Desk, name: str) -> None:
+def test_no_other_file_is_served(still: Desk, name: str) -> None:
     """Only those of one folder, by their plain names."""
-    assert Visitor(desk, role="").get(f"/static/{name}").status == 404
+    assert Visitor(still, role="").get(f"/static/{name}").status == 404

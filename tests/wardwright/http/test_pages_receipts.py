@@ -94,6 +94,15 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """With one exchange, for what changes nothing."""
+    opened = Desk(tmp_path_factory.mktemp("still"))
+    opened.exchange("browser_open")
+    yield opened
+    opened.close()
+
+
 def keep(desk: Desk, number: int = 1, **parts: Any) -> str:
     """Commits a receipt as it is given."""
     receipt_id = f"rcpt_{number:012x}{'0' * 20}"
@@ -115,18 +124,17 @@ def keep(desk: Desk, number: int = 1, **parts: Any) -> str:
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_every_filter_reaches_the_store(desk: Desk, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_filter_reaches_the_store(still: Desk, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """G33: each has a field, and what is typed there is what is asked for."""
     asked: list[ReceiptQuery] = []
-    desk.exchange("browser_open")
-    found = desk.store.receipts(ReceiptQuery())
+    found = still.store.receipts(ReceiptQuery())
 
     def look(query: ReceiptQuery) -> ReceiptPage:
         asked.append(query)
         return found
 
-    monkeypatch.setattr(desk.store, "receipts", look)
-    visitor = Visitor(desk, "viewer")
+    monkeypatch.setattr(still.store, "receipts", look)
+    visitor = Visitor(still, "viewer")
     form = visitor.get("/receipts").forms[2]
 
     seen = visitor.send(form, **{name: "a&b c"})
@@ -136,18 +144,17 @@ def test_every_filter_reaches_the_store(desk: Desk, name: str, monkeypatch: pyte
     assert f"with {name} a&b c" in seen.text
 
 
-def test_time_is_filtered_by(desk: Desk) -> None:
+def test_time_is_filtered_by(still: Desk) -> None:
     """From, until before."""
-    desk.exchange("browser_open")
-    visitor = Visitor(desk)
+    visitor = Visitor(still)
 
     assert "browser.open" in visitor.get("/receipts?since=2023-11-14&until=2023-11-15").text
     assert "No receipt fits." in visitor.get("/receipts?since=2023-11-15").text
 
 
-def test_a_filter_that_cannot_be_used_keeps_the_others(desk: Desk) -> None:
+def test_a_filter_that_cannot_be_used_keeps_the_others(still: Desk) -> None:
     """What is wrong is told above the form, which still has everything."""
-    seen = Visitor(desk).get("/receipts?since=yesterday&tool_name=exec")
+    seen = Visitor(still).get("/receipts?since=yesterday&tool_name=exec")
 
     assert seen.status == 400
     assert "parameter 'since'" in seen.text
@@ -322,9 +329,9 @@ def test_an_operators_action_is_explained(desk: Desk) -> None:
     assert "ann: release session s1, because: it was stuck." in Visitor(desk).get("/receipts/rcpt_1").text
 
 
-def test_a_receipt_that_is_not_there_is_told(desk: Desk) -> None:
+def test_a_receipt_that_is_not_there_is_told(still: Desk) -> None:
     """As not found."""
-    seen = Visitor(desk).get("/receipts/rcpt_none")
+    seen = Visitor(still).get("/receipts/rcpt_none")
 
     assert (seen.status, "There is no receipt 'rcpt_none'." in seen.text) == (404, True)
 
@@ -449,11 +456,10 @@ def test_a_replay_uses_the_plan_that_ruled_then(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?id=nobody", "?id=s1&tenant=other", "?id=s1&tenant=acme&at=0"])
-def test_a_session_that_is_not_there_cannot_be_replayed(desk: Desk, query: str) -> None:
+def test_a_session_that_is_not_there_cannot_be_replayed(still: Desk, query: str) -> None:
     """As not found."""
-    desk.exchange("browser_open")
 
-    assert Visitor(desk).get(f"/replay{query}").status == 404
+    assert Visitor(still).get(f"/replay{query}").status == 404
 
 
 def test_the_session_of_another_tenant_is_not_mixed_in(desk: Desk) -> None:

@@ -87,6 +87,7 @@ class Seen:
 
     answer: Answer
     address: str
+    _reader: _Reader | None = field(default=None, repr=False)
 
     @property
     def status(self) -> int:
@@ -116,9 +117,10 @@ class Seen:
         return next(one for one in self.forms if one.action == action)
 
     def _read(self) -> _Reader:
-        reader = _Reader()
-        reader.feed(self.html)
-        return reader
+        if self._reader is None:
+            self._reader = _Reader()
+            self._reader.feed(self.html)
+        return self._reader
 
 
 class Visitor:
