@@ -13,7 +13,7 @@ from wardwright import compile_plan, load_config, receipts
 from wardwright.gateway import govern
 from wardwright.history import Registers, apply
 from wardwright.receipts import Judged, Outcome
-from wardwright.replay import replay
+from wardwright.replay import replay, walk
 from wardwright.simulate import read_transcript, simulate
 from wardwright.wire import Caller, CallItem, DeclaredTool, ResultItem, TextItem, Turn, Usage
 
@@ -102,6 +102,43 @@ def test_the_plan_that_ruled_rules_the_same_again(number: int) -> None:
     assert [(one.before, one.after) for one in again.changes] == []
     assert again.counts == {"same": len(made.steps), "changed": 0, "unknown": 0}
     assert again.unreplayable == ()
+
+
+def test_a_walk_shows_what_was_remembered_after_each_gate() -> None:
+    """Step by step, with the counters and states of that moment; what is judged otherwise is said to be."""
+    governing = plan(FACTUAL)
+    made = recorded(governing, calls("mail_send"), calls("mail_send"))
+
+    walked = walk(governing, made)
+    narrow = walk(plan(rule("kind: tool_selector, action: block, tool: {name: '*'}")), made)
+
+    counted = [
+        value
+        for step in walked.steps
+        for state in step.scopes.values()
+        for (key, of), value in state.registers.items()
+        if (key, of) == (receipts.rules_of(governing.model("m"))["loops"].key, "unknown\x1fmail_send")
+    ]
+    assert [(step.receipt["id"], step.gate["gate"], step.same) for step in walked.steps] == [
+        ("r1", "request", True),
+        ("r1", "reply", True),
+        ("r2", "request", True),
+        ("r2", "reply", True),
+    ]
+    assert counted == [(1,), (1,), (2,)]
+    assert [step.same for step in narrow.steps] == [True, False, True, False]
+
+
+def test_a_walk_names_what_it_left_out_and_could_not_judge() -> None:
+    """A rule that needs text, and a model that the plan does not have."""
+    made = recorded(ALLOW, calls("a"))
+    other = plan("models:\n  - {model_id: x}\n  - {model_id: y}\n")
+
+    assert [
+        one.rule_id for one in walk(plan(rule("kind: request_guard, match: x, action: block")), made).unreplayable
+    ] == ["r"]
+    walked = walk(other, made)
+    assert (walked.notes, [step.ruling for step in walked.steps]) == (("No plan governs model 'm'.",), [None, None])
 
 
 def talk_of(governing: Any, *gates: tuple[str, list[Any]], tools: Sequence[DeclaredTool] = ()) -> list[Any]:
