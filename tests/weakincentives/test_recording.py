@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any
 
+import orjson
 import pytest
 
 from weakincentives import serde
@@ -28,6 +32,7 @@ from weakincentives.prompt import (
 from weakincentives.recording import Recording, Rerun, compare
 from weakincentives.runtime import Session, ToolCall, ToolInvoked, execute_tool, keyed_slice, log_slice
 from weakincentives.serde import Secret
+from weakincentives.session.record import Source, header_line
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,7 @@ def test_every_position_is_what_the_session_itself_says_it_was(work: Work) -> No
             work.files.delete("moved.txt")
     recording = work.recording()
 
-    for position in range(1, recording.position + 1, 7):
+    for position in range(1, recording.position + 1, 29):
         then, told = work.session.at(position), recording.at(position, items=1000)
         expected = {cls.__name__: [serde.dump(item) for item in then[cls]] for cls in (Note, Price)}
         files = then.attached("work")
@@ -430,6 +435,60 @@ def test_numbers_that_are_not_there_are_told(work: Work) -> None:
         recording.file("x", "a")
     with pytest.raises(SessionStorageError, match=r"There is no file a in work at position 1\."):
         recording.file("work", "a")
+
+
+ODD: tuple[Any, ...] = (
+    None, 0, -1, 99, 2**40, "x", "", [], {}, [1, 2], True, 1.5, [[]], [[0, 5]],
+    {"$": "data"}, {"$": [99]}, {"$": 5}, {"$": [0, 1]}, {"$": "map", "v": [1]}, {"$": "enum"}, {"op": "put"},
+)  # fmt: skip
+
+
+def changed(value: Any, random: Random) -> Any:
+    """The value with something odd in one place."""
+    if not value or not isinstance(value, list | dict) or random.random() < 0.15:
+        return random.choice(ODD)
+    place: Any = random.randrange(len(value)) if isinstance(value, list) else random.choice(list(value))
+    copy: Any = value.copy()
+    if random.random() < 0.15:
+        copy.pop(place)
+    else:
+        copy[place] = changed(copy[place], random)
+    return copy
+
+
+def test_whatever_a_whole_record_says_its_reader_raises_nothing_else(work: Work) -> None:
+    """A file made to mislead is told to make no sense; nothing else escapes, and nothing runs on for ever."""
+    work.call("write", path="a.txt", text="1")
+    work.call("write", path="a.txt", text="2")
+    work.session[Price].append(Price("fig", 3))
+    with work.session.transaction() as block:
+        work.call("write", path="b.txt", text="3")
+        block.rollback()
+    work.session.close()
+    source = Source(str(work.path))
+    found = source.header()
+    assert found is not None
+    payloads = [payload for _, payload in source.records(found[1], source.size)]
+    told = 0
+    for seed in range(120):
+        random = Random(seed)
+        place = random.randrange(len(payloads))
+        lines = payloads[place].split(b"\n")
+        line = random.randrange(len(lines))
+        lines[line] = orjson.dumps(changed(orjson.loads(lines[line]), random))
+        made = [*payloads[:place], b"\n".join(lines), *payloads[place + 1 :]]
+        framed = (struct.pack("<BII", 0xFF, len(one), zlib.crc32(one, len(one))) + one for one in made)
+        path = work.path.with_name(f"odd-{seed}")
+        path.write_bytes(header_line(found[0]) + b"".join(framed))
+        try:
+            recording = Recording(path)
+            for row in recording.rows():
+                json.dumps(recording.step(row.position).as_json())
+            for name, paths, _ in recording.at(recording.position).files:
+                assert all(recording.file(name, one) is not None for one in paths)
+        except SessionStorageError:
+            told += 1
+    assert 20 < told < 120
 
 
 # again

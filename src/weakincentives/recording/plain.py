@@ -26,7 +26,7 @@ def plain(data: Any) -> Any:
     stored = cast("dict[str, Any]", data)
     tag: Any = stored.get(_TAG)
     if tag is None:
-        return {key: plain(item) for key, item in stored.items()}
+        return {str(key): plain(item) for key, item in stored.items()}
     read = _FORMS.get(tag) if isinstance(tag, str) else None
     return read(stored) if read is not None else plain(stored.get("v"))
 

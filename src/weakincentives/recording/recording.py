@@ -589,7 +589,8 @@ class Recording:
         content = track.after(position).get(path)
         if content is None:
             raise SessionStorageError(f"There is no file {path} in {name} at position {position}.")
-        text, problem = self._text(content)
+        with self._making_sense(position):
+            text, problem = self._text(content)
         if text is None:
             raise SessionStorageError(f"{path} cannot be shown: {problem}.")
         return text

@@ -25,6 +25,7 @@ from ..filesystem import Filesystem, InMemoryFilesystem
 from ..frozen import frozen
 from ..prompt import Prompt
 from ..prompt.events import ToolInvoked
+from ..prompt.policies import PolicyState
 from ..runtime import Session, ToolCall, execute_tool
 from ..serde.codec import CodecError, Opaque, decode, encode
 from ..session.session import Core
@@ -114,6 +115,8 @@ class Rerun:
         found = [*_compared("outcome", row.outcome, outcome), *_compared("text", event.rendered_output, text)]
         stored = self._core.state.committed
         for cls in {**dict.fromkeys(state), **dict.fromkeys(stored)}:
+            if cls is PolicyState:  # what policies note for themselves; what they decide is the outcome
+                continue
             now, then = items_of(state, cls), items_of(stored, cls)
             if now is not then and (now is not items_of(before, cls) or then is not items_of(before, cls)):
                 found += _compared_items(cls.__qualname__, tuple(then), tuple(now))
