@@ -470,7 +470,7 @@ def draft(tools: str, source: str = "tools.json") -> str:
         for path, one in _leaves(tool.arguments, tool.arguments, "", 0)
         if _sink(path, one, tool) == "object" and not set(_parts(path)) & ID
         for part in _parts(path.rpartition("/")[2])
-        for word in (part, part.removesuffix("s"), f"{part}s")
+        for word in (part, part.removesuffix("s"), f"{part}s", f"{part.removesuffix('y')}ies")
     )
     for tool in known:
         lines.extend(_tool(tool, handles))
@@ -538,9 +538,11 @@ def _tool(tool: Tool, handles: frozenset[str]) -> Iterator[str]:
 
 def _space(tool: Tool) -> str:
     """Tools about one kind of things stand together: ids of what the user did not name are told apart from those he did."""
-    for words, space in _SPACES:
-        if tool.nouns & words or (tool.verb in words and not tool.reads):
-            return space
+    end = next((at for at, word in enumerate(tool.words) if at > 1 and word in _PREPOSITIONS), len(tool.words))
+    for nouns in (frozenset(tool.words[:end]) - {tool.verb}, tool.nouns):
+        for words, space in _SPACES:
+            if nouns & words or (tool.verb in words and not tool.reads):
+                return space
     return next(
         (word.removesuffix("s") for word in tool.words if word in THINGS or word.removesuffix("s") in THINGS), "tools"
     )
@@ -718,9 +720,12 @@ def _fields(tool: Tool, handles: frozenset[str]) -> dict[str, str]:
     nouns = tool.nouns
     output = _resolved(tool.result, tool.result)
     kind = output.get("type")
-    owner = not _object(tool.arguments.get("properties")) and bool(nouns & _SELF or {"user", "info"} <= nouns)
+    about_user = "user" in nouns and bool(nouns & {"info", "information", "details", "data"})
+    owner = not _object(tool.arguments.get("properties")) and bool(nouns & _SELF or about_user)
     if kind in ("string", "integer", "number"):
-        return {"": "self" if owner else "system" if nouns & _SCALARS or kind != "string" else "text"}
+        # A list that the service writes itself, line by line; not what people wrote.
+        enumerated = nouns & handles and nouns & {"all", "available", "names"} and not nouns & (_LINES | _PLAIN | TEXTS)
+        return {"": "self" if owner else "system" if nouns & _SCALARS or kind != "string" or enumerated else "text"}
     listed = _in_list(nouns)
     if output:
         declared = [(path, one) for path, one in _leaves(output, output, "", 0)]
@@ -731,10 +736,10 @@ def _fields(tool: Tool, handles: frozenset[str]) -> dict[str, str]:
         if items and not declared:
             return {"[]": listed}
         if output.get("additionalProperties") and not declared:
-            usual = {key: label for key, label in _usual(tool, owner, handles).items() if key not in ("[]", "{}")}
-            if nouns & handles or any(noun.endswith("s") for noun in nouns & THINGS):
-                return {**usual, "{}": "system", "*": "text"}
-            return usual
+            if nouns & handles and not owner:
+                reached = nouns & (MAILBOX | {"contact", "phone", "website"}) and not nouns & _LINES
+                return {"{}": "system", "*": "system" if reached else "text"}
+            return {key: label for key, label in _usual(tool, owner, handles).items() if key not in ("[]", "{}")}
         return found
     searches = "search" in (tool.verb, *nouns)
     if (
@@ -860,7 +865,7 @@ def _class(name: str, parts: Sequence[str], schema: Mapping[str, Any], nouns: fr
 
 
 _MAKING: Final = _set(
-    "create add make new schedule book reserve save write upload post publish generate open draft copy clone share order buy register"
+    "create add make new schedule book reserve save write upload post publish generate open draft copy clone order buy register"
 )
 
 

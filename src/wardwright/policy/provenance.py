@@ -32,6 +32,7 @@ from wardwright.policy.values import (
     base_name,
     compact,
     leaves,
+    lines,
     mixed,
     path_of,
     plain,
@@ -729,7 +730,9 @@ def see(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
     # A tool that hands out plain text is never read as records: whoever writes the text would choose the fields.
     read = leaves(content, keyed=labels.keyed) if labels.labelled and "" not in labels.by_path else None
     if read is None:
-        read = [Leaf("", 0, content)]
+        whole = labels.by_path.get("")
+        trusted = whole is not None and whole.field_class not in ("text", "member_text") and not whole.when
+        read = (lines(content) if trusted else None) or [Leaf("", 0, content)]
     called = leaves(fact.arguments) if fact.arguments else None
     echoes: set[Atom] = set()
     located: list[str] = []
@@ -834,7 +837,8 @@ class _Result:
         return _Spot(
             label,
             field_class,
-            says and _is(path, labels.names),
+            # What a service lists in its own text are names of what it lists.
+            says and (not path or _is(path, labels.names)),
             says and field_class != "label" and _is(path, labels.authors),
             # Keys that the catalog does not name are an outsider's words: a denial does not repeat them.
             shelves.place(labels.tool, "" if label is None else path),

@@ -356,6 +356,22 @@ def leaves(content: str, *, keyed: bool = False) -> list[Leaf] | None:
     return leaves_of(read) if isinstance(read, (dict, list, tuple)) else None
 
 
+def lines(content: str) -> list[Leaf] | None:
+    """A text that the service writes, as what it lists: each line, what stands behind its heading, and what commas part."""
+    found: list[Leaf] = []
+    for number, line in enumerate(content.splitlines(), 1):
+        parts = [line]
+        head, colon, rest = line.partition(": ")
+        if colon:
+            parts += [head, rest]
+        if "," in (rest or line):
+            parts += (rest or line).split(",")
+        found += [Leaf("", number, one.strip(" \t-*•")) for one in parts if one.strip()]
+        if len(found) > MAX_LEAVES:
+            return None
+    return found
+
+
 def _keyed(read: dict[Any, Any]) -> list[Leaf] | None:
     found: list[Leaf] = []
     count = [0]
@@ -363,8 +379,7 @@ def _keyed(read: dict[Any, Any]) -> list[Leaf] | None:
         for key, one in read.items():
             count[0] += 1
             found.append(Leaf("/{}", count[0], str(key)))
-            inner = isinstance(one, (dict, list, tuple))
-            _walk(one, f"/{plain(str(key))}", count[0] if inner else 0, 1, found, count)
+            _walk(one, f"/{plain(str(key))}", count[0], 1, found, count)
     except _TooMuch:
         return None
     return found
