@@ -199,6 +199,24 @@ def test_a_port_that_is_taken_is_told_and_another_one_used() -> None:
 
 
 @pytest.mark.heavy
+def test_a_port_that_is_no_port_is_refused_in_a_sentence() -> None:
+    """Not with a traceback."""
+    assert tell(PORT="http") == (1, "error: PORT must be a number from 0 to 65535, got 'http'\n")
+
+
+@pytest.mark.heavy
+def test_two_runs_at_once_do_not_meet() -> None:
+    """Each has a port and a folder of its own, whatever port both wanted."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with serving(PORT=port) as (_, first), serving(PORT=port) as (_, second):
+        found = [ADDRESS.search("".join(told)) for told in (first, second)]
+        addresses = {one[1] for one in found if one is not None}
+        assert len(addresses) == 2
+        assert all(answers(address) for address in addresses)
+
+
+@pytest.mark.heavy
 def test_a_promise_that_is_not_kept_is_named_and_fails(tmp_path: Path) -> None:
     """A plan without its rule: the call passes, and the story says what did not happen."""
     folder = tmp_path / "examples" / "story"

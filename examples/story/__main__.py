@@ -14,6 +14,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NoReturn
 
 from agent import RELEASE, RENAME, Governed, ShopAgent, Task
@@ -135,49 +136,65 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
     environ = environment()
-    wanted = int(os.environ.get("PORT", PORT))
-    place = Place(wanted)
-    say.title("A gateway between an agent and its model")
-    if wanted not in (0, place.port):
-        say.line(f"Port {wanted} is taken, so this is port {place.port}.")
-    gateway = Gateway(place, environ)
-    story = Story(gateway, say)
-    second = threading.Thread(target=story.second, name="the second agent")
-    try:
-        say.note(gateway.command)
-        say.title(f"An agent renames a function, and deploys ({gateway.model or 'scripted'})")
-        story.first()
-        say.title("Another agent wants to deploy to production")
-        second.start()
-        story.waiting.wait(None if gateway.model else 30)
-        broken = [] if gateway.model else story.broken_promises()
-        for promise in broken:
-            say.wrong(f"This did not happen: {promise}")
-        if broken:
+    wanted = _port(os.environ.get("PORT", ""))
+    with ExitStack() as ending:
+        try:
+            place = Place(wanted)
+            ending.callback(place.close)
+            say.title("A gateway between an agent and its model")
+            if wanted not in (0, place.port):
+                say.line(f"Port {wanted} is taken, so this is port {place.port}.")
+            gateway = Gateway(place, environ)
+            ending.callback(gateway.close)
+            return tell(Story(gateway, say), say, once, ending)
+        except WinkError as error:
+            say.wrong(f"The agent could not go on: {error}")
             return 1
-        counted = say.counted
-        say.line(
-            f"So far: {counted['rolled_back']} rolled back, {counted['production-is-for-people']} denied, "
-            f"{counted['no-loops']} loop stopped, {counted['approved']} approved. The last one waits for you:"
-        )
-        say.address(gateway.page)
-        say.line("Live: approve or reject it, and this agent goes on. Receipts: why each call was let through or not.")
-        say.line("Agent sessions: what each call changed, and what was taken back.")
-        if not once:
-            say.note("Ctrl-C ends it.")
-            while not gateway.ended():
-                story.over.wait(0.5)
-            say.wrong(f"The gateway ended; see {gateway.log}")
-            return 1
-    except KeyboardInterrupt:
-        say.line("\nEnded.")
-    finally:
-        story.over.set()
-        if second.ident is not None:
-            second.join(10)
-        gateway.close()
-        place.close()
-    return 0
+        except KeyboardInterrupt:
+            say.line("\nEnded.")
+            return 0
+
+
+def tell(story: Story, say: Telling, once: bool, ending: ExitStack) -> int:
+    """The story from beginning to end; what must be closed goes to `ending`."""
+    gateway = story.gateway
+    say.note(gateway.command)
+    say.title(f"An agent renames a function, and deploys ({gateway.model or 'scripted'})")
+    story.first()
+    say.title("Another agent wants to deploy to production")
+    second = threading.Thread(target=story.second, name="the second agent", daemon=True)
+    ending.callback(second.join, 10)
+    ending.callback(story.over.set)
+    second.start()
+    story.waiting.wait(None if gateway.model else 30)
+    broken = [] if gateway.model else story.broken_promises()
+    for promise in broken:
+        say.wrong(f"This did not happen: {promise}")
+    if broken:
+        return 1
+    counted = say.counted
+    say.line(
+        f"So far: {counted['rolled_back']} rolled back, {counted['production-is-for-people']} denied, "
+        f"{counted['no-loops']} loop stopped, {counted['approved']} approved. The last one waits for you:"
+    )
+    say.address(gateway.page)
+    say.line("Live: approve or reject it, and this agent goes on. Receipts: why each call was let through or not.")
+    say.line("Agent sessions: what each call changed, and what was taken back.")
+    if once:
+        return 0
+    say.note("Ctrl-C ends it.")
+    while not gateway.ended():
+        story.over.wait(0.5)
+    say.wrong(f"The gateway ended; see {gateway.log}")
+    return 1
+
+
+def _port(given: str) -> int:
+    if not given:
+        return PORT
+    if given.isdecimal() and int(given) < 65_536:
+        return int(given)
+    raise SystemExit(f"error: PORT must be a number from 0 to 65535, got {given!r}")
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:

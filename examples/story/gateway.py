@@ -62,7 +62,10 @@ def _locked(path: Path) -> BinaryIO | None:
     file = path.open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = path.stat().st_ino == os.fstat(file.fileno()).st_ino  # or another run has just removed it
     except OSError:
+        mine = False
+    if not mine:
         file.close()
         return None
     return file

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +22,8 @@ class Telling:
     """Lines on standard output; whoever tells something takes a turn."""
 
     def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that has no ✓ shows ? instead
         self._console = Console(highlight=False, soft_wrap=True)
         self._turn = threading.Lock()
         self.counted: Counter[str] = Counter()
@@ -53,10 +57,10 @@ class Telling:
     def call(self, event: ToolInvoked, undone: bool) -> None:
         """A call that reached the agent's own runtime."""
         self.counted[event.outcome] += 1
-        params: Any = event.params
-        arguments = asdict(params) if is_dataclass(params) and not isinstance(params, type) else params or {}
+        params = cast("Any", event.params)
+        arguments: dict[str, Any] = asdict(params) if is_dataclass(params) else dict(params or {})
         shown = ", ".join(
-            f"{name}={_short(repr(value))}" for name, value in dict(arguments).items() if value not in (None, "", False)
+            f"{name}={_short(repr(value))}" for name, value in arguments.items() if value not in (None, "", False)
         )
         mark = "[green]✓[/]" if event.outcome == "ok" else "[red]✗[/]"
         said = event.rendered_output.strip().splitlines()
