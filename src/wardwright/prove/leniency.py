@@ -35,7 +35,8 @@ KEEPING: Final = frozenset({*REFUSING, "strip_tools", "set_controls", "transform
 
 
 def lenient(plan: Plan, part: ModelPlan, question: Question) -> Iterator[tuple[Plan, ModelPlan, tuple[str, ...]]]:
-    """The plan with fewer and fewer such rules, and the ids of those left out; nothing where more could depend on a refusal.
+    """The plan without such rules, as few as can be first (that is soon searched), and the ids of those left out; nothing where more
+    could depend on a refusal.
 
     INVARIANT: take away the refused calls and messages from any story of the plan, and it is a story of the lenient one: counts can
     only be lower, times are the same, and nothing else remembers a refusal.
@@ -45,7 +46,7 @@ def lenient(plan: Plan, part: ModelPlan, question: Question) -> Iterator[tuple[P
     rules = [rule for rule in active_rules(part) if not harmless(rule)]
     refusing = [rule for rule in rules if rule.action.name in REFUSING and not _moves(rule)]
     tried: list[Rule] = []
-    for doubtful in (_unread, _intricate):
+    for doubtful in (_intricate, _unread):
         left_out = [rule for rule in refusing if doubtful(rule)]
         if left_out in ([], tried) or not all(_forgets(rule) for rule in rules if rule not in left_out):
             continue
