@@ -722,9 +722,11 @@ def _fields(tool: Tool, handles: frozenset[str]) -> dict[str, str]:
     kind = output.get("type")
     about_user = "user" in nouns and bool(nouns & {"info", "information", "details", "data"})
     owner = not _object(tool.arguments.get("properties")) and bool(nouns & _SELF or about_user)
+    # A list that the service writes itself, line by line; not what people wrote.
+    enumerated = nouns & handles and nouns & {"all", "names"} and not nouns & (_LINES | _PLAIN | TEXTS)
+    if enumerated and not output and "for" not in nouns:
+        return {"": "system"}
     if kind in ("string", "integer", "number"):
-        # A list that the service writes itself, line by line; not what people wrote.
-        enumerated = nouns & handles and nouns & {"all", "available", "names"} and not nouns & (_LINES | _PLAIN | TEXTS)
         return {"": "self" if owner else "system" if nouns & _SCALARS or kind != "string" or enumerated else "text"}
     listed = _in_list(nouns)
     if output:
@@ -765,7 +767,8 @@ def _usual(tool: Tool, owner: bool, handles: frozenset[str]) -> dict[str, str]:
         declared = [
             (f"/{key}", _NO_SCHEMA)
             for key in _row(
-                "id name first_name last_name email phone iban account account_number address street city password"
+                "id name first_name last_name email phone phone_number iban account account_number bank_account_number address street city *password "
+                "*passport_number *card_number *id_number ssn"
             )
         ]
     found = {key: label for path, one in declared for key, label in _label(path, one, tool, owner, handles, ())}
@@ -819,7 +822,7 @@ def _label(
 
 def _class(name: str, parts: Sequence[str], schema: Mapping[str, Any], nouns: frozenset[str], owner: bool) -> str:
     last = parts[-1] if parts else ""
-    if CONFIDENTIAL.search(name):
+    if CONFIDENTIAL.search(name) or name.endswith("id_number"):
         return "confidential"
     if owner and name not in TEXTS - {"location"}:
         return "self"

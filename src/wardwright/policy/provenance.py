@@ -32,7 +32,7 @@ from wardwright.policy.values import (
     base_name,
     compact,
     leaves,
-    lines,
+    listed,
     mixed,
     path_of,
     plain,
@@ -732,7 +732,7 @@ def see(shelves: Shelves, watch: Watch, fact: ToolFact) -> None:
     if read is None:
         whole = labels.by_path.get("")
         trusted = whole is not None and whole.field_class not in ("text", "member_text") and not whole.when
-        read = (lines(content) if trusted else None) or [Leaf("", 0, content)]
+        read = (listed(content) if trusted else None) or [Leaf("", 0, content)]
     called = leaves(fact.arguments) if fact.arguments else None
     echoes: set[Atom] = set()
     located: list[str] = []

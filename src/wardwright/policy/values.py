@@ -356,8 +356,11 @@ def leaves(content: str, *, keyed: bool = False) -> list[Leaf] | None:
     return leaves_of(read) if isinstance(read, (dict, list, tuple)) else None
 
 
-def lines(content: str) -> list[Leaf] | None:
+def listed(content: str) -> list[Leaf] | None:
     """A text that the service writes, as what it lists: each line, what stands behind its heading, and what commas part."""
+    read = leaves(content) if content.lstrip()[:1] in ("[", "{") else None
+    if read is not None:
+        return [Leaf("", leaf.record, leaf.value) for leaf in read]
     found: list[Leaf] = []
     for number, line in enumerate(content.splitlines(), 1):
         parts = [line]
