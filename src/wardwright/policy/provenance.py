@@ -304,6 +304,7 @@ class Labels:
         "authors",
         "by_end",
         "by_key",
+        "by_letters",
         "by_path",
         "keyed",
         "labelled",
@@ -324,6 +325,8 @@ class Labels:
             (self.by_path if label.field.startswith("/") or not label.field else self.by_key)[label.field] = label
         self.labelled = bool(identity.fields)
         self.keyed = "{}" in self.by_key
+        self.by_letters = {_letters(key): label for key, label in self.by_key.items() if not key.startswith("*")}
+        """However a key is written: `passportNumber`, `Passport Number`."""
         self.by_end = [(key[1:], label) for key, label in self.by_key.items() if key.startswith("*")]
         self.sinks: dict[str, SinkType] = dict(identity.sinks)
         self.names = frozenset(identity.names)
@@ -342,8 +345,9 @@ class Labels:
             if above is not None and above.field_class in ("text", "member_text", "label"):
                 return above
             head = head.rpartition("/")[0]
-        found = self.by_key.get(key)
+        found = self.by_key.get(key) or self.by_letters.get(_letters(key))
         if found is None:
+            key = key.replace(" ", "_").replace("-", "_")
             found = next((label for end, label in self.by_end if key.endswith(end)), None)
         return found
 
@@ -358,8 +362,15 @@ class Labels:
         return found
 
 
+def _letters(key: str) -> str:
+    return key.replace("_", "").replace(" ", "").replace("-", "") or key
+
+
 def _is(path: str, wanted: frozenset[str]) -> bool:
-    return bool(wanted) and (path in wanted or path.rpartition("/")[2] in wanted)
+    if not wanted:
+        return False
+    key = path.rpartition("/")[2]
+    return path in wanted or key in wanted or _letters(key) in {_letters(one) for one in wanted}
 
 
 @dataclass(slots=True)
@@ -972,7 +983,8 @@ class _Result:
                 shelves.flag("matched", key)
                 if leaf.record in self.wrote:
                     shelves.flag("matched", f"{key} by")
-            chosen = "L" if self.selected and field_class != "label" else "."
+            # Whoever can write in a place that the user named would select himself.
+            chosen = "L" if self.selected and field_class != "label" and not spot.wrote else "."
             self.trusted.append(f"{made}{letter}{chosen}{place}{spot.roles}{packed:.<{_NAMES_WIDTH}}")
 
     def _text(self) -> None:
