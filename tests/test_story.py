@@ -10,10 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -145,75 +145,84 @@ def test_nothing_serves_when_the_story_has_ended(told: str) -> None:
     assert not answers(found[1])
 
 
-@pytest.mark.heavy
-def test_it_serves_until_ctrl_c_and_the_second_agent_goes_on_when_approved() -> None:
-    """What somebody decides while it serves is told; then it ends with exit code 0 and leaves nothing behind."""
-    with serving() as (process, told):
-        found = ADDRESS.search("".join(told))
-        assert found is not None
-        address, token = found[1], found[2]
-        waiting = ask(address, token, "/v1/wardwright/approvals")["approvals"]
-        assert isinstance(waiting, list)
-        (held,) = waiting
-        ask(address, token, f"/v1/wardwright/approvals/{held['handle']}/approve", {"seen": held["digest"]})
-        assert process.stdout is not None
-        rest = ""
-        while "“" not in rest:
-            rest += process.stdout.readline()
-        assert "✓ deploy(version='1.4', to='production')" in rest
-        assert "“1.4 is in production.”" in rest
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-    assert not answers(address)
+@dataclass(frozen=True)
+class Served:
+    """What was seen of two runs at once that wanted one port; somebody approved in the first and rejected in the second."""
+
+    port: str
+    addresses: list[str]
+    answered: list[bool]
+    second: str
+    approved: str
+    rejected: str
+    codes: list[int]
+    left: list[bool]
+
+
+def decide(process: subprocess.Popen[str], told: list[str], verdict: str) -> str:
+    """Decides about the call that waits, as the page would; what is told then."""
+    found = ADDRESS.search("".join(told))
+    assert found is not None
+    waiting = ask(found[1], found[2], "/v1/wardwright/approvals")["approvals"]
+    assert isinstance(waiting, list)
+    (held,) = waiting
+    ask(found[1], found[2], f"/v1/wardwright/approvals/{held['handle']}/{verdict}", {"seen": held["digest"]})
+    assert process.stdout is not None
+    rest = ""
+    while "“" not in rest:
+        rest += process.stdout.readline()
+    return rest
+
+
+@pytest.fixture(scope="module")
+def served() -> Served:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with serving(PORT=port) as (one, first), serving(PORT=port) as (other, second):
+        addresses = ADDRESS.findall("".join(first + second))
+        answered = [answers(address) for address, _ in addresses]
+        approved, rejected = decide(one, first, "approve"), decide(other, second, "reject")
+        one.send_signal(signal.SIGINT)
+        other.send_signal(signal.SIGTERM)
+        codes = [one.wait(60), other.wait(60)]
+    left = [answers(address) for address, _ in addresses]
+    return Served(
+        port, [address for address, _ in addresses], answered, "".join(second), approved, rejected, codes, left
+    )
 
 
 @pytest.mark.heavy
-def test_a_rejected_deployment_is_told_and_nothing_runs() -> None:
-    """The second agent hears no, with the operator's reason kept on the receipt."""
-    with serving() as (process, told):
-        found = ADDRESS.search("".join(told))
-        assert found is not None
-        address, token = found[1], found[2]
-        waiting = ask(address, token, "/v1/wardwright/approvals")["approvals"]
-        assert isinstance(waiting, list)
-        (held,) = waiting
-        ask(address, token, f"/v1/wardwright/approvals/{held['handle']}/reject", {"seen": held["digest"]})
-        assert process.stdout is not None
-        rest = ""
-        while "“" not in rest:
-            rest += process.stdout.readline()
-        assert "✓ deploy" not in rest
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+def test_a_port_that_is_taken_is_told_and_another_one_used(served: Served) -> None:
+    """Whoever has it is left alone, another run too: each has a port and a folder of its own."""
+    assert f"Port {served.port} is taken, so this is port " in served.second
+    assert len(set(served.addresses)) == 2
+    assert served.answered == [True, True]
 
 
 @pytest.mark.heavy
-def test_a_port_that_is_taken_is_told_and_another_one_used() -> None:
-    """Somebody else's server is left alone."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        code, text = tell(PORT=str(port))
+def test_the_second_agent_goes_on_when_its_call_is_approved(served: Served) -> None:
+    """What somebody decides while it serves is told as it happens."""
+    assert "✓ deploy(version='1.4', to='production')" in served.approved
+    assert "“1.4 is in production.”" in served.approved
 
-    assert code == 0, text
-    assert f"Port {port} is taken, so this is port " in text
+
+@pytest.mark.heavy
+def test_nothing_runs_when_its_call_is_rejected(served: Served) -> None:
+    """The agent hears no, and ends."""
+    assert "✓ deploy" not in served.rejected
+
+
+@pytest.mark.heavy
+def test_it_serves_until_it_is_told_to_end_and_leaves_nothing_behind(served: Served) -> None:
+    """Ctrl-C and SIGTERM end it with exit code 0, and the gateway with it."""
+    assert served.codes == [0, 0]
+    assert served.left == [False, False]
 
 
 @pytest.mark.heavy
 def test_a_port_that_is_no_port_is_refused_in_a_sentence() -> None:
     """Not with a traceback."""
     assert tell(PORT="http") == (1, "error: PORT must be a number from 0 to 65535, got 'http'\n")
-
-
-@pytest.mark.heavy
-def test_two_runs_at_once_do_not_meet() -> None:
-    """Each has a port and a folder of its own, whatever port both wanted."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    with serving(PORT=port) as (_, first), serving(PORT=port) as (_, second):
-        found = [ADDRESS.search("".join(told)) for told in (first, second)]
-        addresses = {one[1] for one in found if one is not None}
-        assert len(addresses) == 2
-        assert all(answers(address) for address in addresses)
 
 
 @pytest.mark.heavy

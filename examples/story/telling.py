@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -57,7 +57,7 @@ class Telling:
     def call(self, event: ToolInvoked, undone: bool) -> None:
         """A call that reached the agent's own runtime."""
         self.counted[event.outcome] += 1
-        params = cast("Any", event.params)
+        params: Any = event.params
         arguments: dict[str, Any] = asdict(params) if is_dataclass(params) else dict(params or {})
         shown = ", ".join(
             f"{name}={_short(repr(value))}" for name, value in arguments.items() if value not in (None, "", False)
