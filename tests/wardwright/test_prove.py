@@ -16,6 +16,7 @@ from wardwright.cli import main
 from wardwright.errors import ConfigError
 from wardwright.policy.compile import Plan
 from wardwright.prove import Proof, load_questions, parse_question, prove, standard_questions
+from wardwright.prove.leniency import lenient
 
 from .brute_force import CATALOG, TOOLS, Asked, World, random_plan, shortest
 
@@ -358,6 +359,22 @@ def test_a_rule_that_can_only_refuse_is_left_out_where_the_rest_holds_without_it
 
     assert (proof.verdict, proof.reasons) == ("holds", ())
     assert proof.notes[-1] == "holds even without 'r', which can only refuse"
+
+
+@pytest.mark.heavy
+def test_what_holds_without_rules_that_only_refuse_holds_with_them() -> None:
+    """G51: on random plans whose every rule can be searched, leaving such rules out never says more than the whole plan does."""
+    held = 0
+    for number in range(800):
+        text, asked, world = random_plan(Random(number))
+        plan = compiled(text)
+        question = replace(parse_question(asked.line()), calls=world.calls)
+        for easier, _, left_out in lenient(plan, plan.models["m"], question):
+            if prove(easier, question).verdict == "holds":
+                held += 1
+                assert prove(plan, question).verdict == "holds", (number, left_out, text)
+
+    assert held > 5
 
 
 def test_what_only_such_a_rule_refuses_stays_unknown() -> None:
