@@ -99,6 +99,18 @@ class FilesTrack:
                 self.readable = False  # files of another kind: told, not guessed at
 
 
+def touched(op: Any) -> Iterator[str]:
+    """The files that a stored operation wrote or removed."""
+    match op:
+        case {"op": "put" | "append" | "remove", "path": str(path)}:
+            yield path
+        case {"op": "batch" | "reset", "ops": _}:
+            for part in op["ops"]:
+                yield from touched(part)
+        case _:
+            pass
+
+
 def stored_content(op: dict[str, Any]) -> bytes:
     """What an operation wrote."""
     text: Any = op.get("text")

@@ -7,7 +7,11 @@ writes; never imports what the file names. Keeps places, not contents: memory gr
 from __future__ import annotations
 
 import sys
+import threading
 from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -36,7 +40,7 @@ KINDS: Final = (
     "reset",  # everything was forgotten
     "register",  # a counter or mark of a policy
 )
-_NUMBER: Final = {kind: number for number, kind in enumerate(KINDS)}
+_NUMBER: Final[dict[str, int]] = {kind: number for number, kind in enumerate(KINDS)}
 OUTCOMES: Final = (
     "ok",
     "failed",
@@ -51,10 +55,13 @@ OUTCOMES: Final = (
     "interrupted",
     "unreadable",
 )
+_NONSENSE: Final = (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
+"""What reading a record that was made to mislead may raise."""
+_OUTCOME_NUMBERS: Final[dict[Any, int]] = {word: number for number, word in enumerate(OUTCOMES)}
 
 
 class Index:
-    """Where everything is in one file, as far as it was read. Not thread-safe: its owner has a lock."""
+    """Where everything is in one file, as far as it was read. Its owner sees to it that one thread at a time lets it grow."""
 
     def __init__(self, source: Source) -> None:
         found = source.header()
@@ -70,8 +77,6 @@ class Index:
         """Positions that are shown: all but those that only keep a counter."""
         self.calls = array("Q")
         """Positions of tool calls."""
-        self.call_numbers: dict[int, int] = {}
-        """By position: the how-manieth call it is, from 1."""
         self.tools: list[str] = []
         self.call_tools = array("I")
         self.call_outcomes = bytearray()
@@ -79,10 +84,21 @@ class Index:
         """Number of the newest call with an id."""
         self.taken_back: dict[int, int] = {}
         """By number of a call: the position of the rollback that took it back."""
-        self.slices: dict[str, SliceTrack] = {}
         self.logs: dict[str, array[int]] = {}
-        """Of LOG slices: the positions of their items since the last reset."""
-        self.files: dict[str, FilesTrack] = {}
+        """Of LOG slices: the positions of their items."""
+        self.resets = array("Q")
+        self.attached: dict[str, None] = {}
+        """Names of attached files."""
+        self._slices: dict[str, SliceTrack] = {}
+        self._files: dict[str, FilesTrack] = {}
+        self._keys: dict[int, tuple[SliceTrack, Callable[[Any], str | None]]] = {}
+        self._changing = array("Q")
+        """Positions that changed slices or files."""
+        self._followed = 0
+        """How many of these slices and files have been through."""
+        self._mutex = threading.Lock()
+        self._event_places: dict[int, tuple[int, int]] = {}
+        """Where a stored event has its tool and its outcome, by the number of its shape."""
         self._tool_numbers: dict[str, int] = {}
         self._last = (0, b"")
         """Where the last record read begins, and how: its length and checksum."""
@@ -92,17 +108,15 @@ class Index:
         size = self.source.size
         if size < self.end or not self._still_there():
             return False
-        if size > self.end:
+        last = offset = self.end
+        try:
             for offset, payload in self.source.records(self.end, size):
-                try:
-                    self._feed(offset, payload)
-                except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-                    raise SessionStorageError(
-                        f"Cannot read {self.source.path}: the record at byte {offset} makes no sense "
-                        f"({type(error).__name__}: {error})."
-                    ) from error
-                self.end = offset + FRAME + len(payload)
-                self._last = (offset, self.source.read(offset, FRAME))
+                self._feed(offset, payload)
+                last, self.end = offset, offset + FRAME + len(payload)
+        except _NONSENSE as error:
+            raise self._senseless(offset, error) from error
+        if self.end > last:
+            self._last = (last, self.source.read(last, FRAME))
         return True
 
     def _still_there(self) -> bool:
@@ -119,24 +133,17 @@ class Index:
             return
         self.offsets.append(offset)
         position = len(self.offsets)
-        if "z" in head:
-            for track in self.slices.values():
-                track.reset(position)
-            for items in self.logs.values():
-                del items[:]
-        for number, write in enumerate(head.get("w", ())):
-            op = write[1:]
-            if op[0] == UPDATE:
-                op[1] = plain(self.shapes.unpack(op[1]))
-            self._slice(write[0]).note(position, number, op, self._key_of(write[0]))
-        for number, (name, ops) in enumerate(head.get("f", ())):
-            if name not in self.files:
-                self.files[name] = FilesTrack(name)
-            self.files[name].note(position, number, ops)
-        kind = self._kind(head)
+        kind = "log" if "l" in head else "register"
+        if "w" in head or "f" in head or "z" in head:
+            self._changing.append(position)
+            kind = self._kind(head)
+            if "z" in head:
+                self.resets.append(position)
         for (number, key), line in zip(head.get("l", ()), lines[1:], strict=True):
-            name = self._name(number)
-            self.logs.setdefault(name, array("Q")).append(position)
+            name = self.shapes.entry(number)[1]
+            if name not in self.logs:
+                self.logs[name] = array("Q")
+            self.logs[name].append(position)
             if name == EVENT:
                 kind = "call"
                 self._call(position, key, line)
@@ -150,28 +157,91 @@ class Index:
             self.steps.append(position)
 
     def _kind(self, head: dict[str, Any]) -> str:
-        if "z" in head:
-            return "reset"
+        kind = "reset" if "z" in head else "transaction" if "x" in head else "write"
         for name, ops in head.get("f", ()):
-            if self.files[name].begins_with(ops):
-                return "attach"
-        if "w" in head or "f" in head:
-            return "transaction" if "x" in head else "write"
-        return "log" if "l" in head else "register"
+            self.attached[name] = None
+            if FilesTrack.begins_with(ops):
+                kind = "attach"
+        return kind
 
     def _call(self, position: int, key: Any, line: bytes) -> None:
-        event = self.fields(line)
-        tool = str(event.get("tool_name", "?"))
-        if tool not in self._tool_numbers:
-            self._tool_numbers[tool] = len(self.tools)
-            self.tools.append(tool)
-        outcome = event.get("outcome")
+        mark = orjson.loads(line)["$"]
+        places = self._event_places.get(mark[0])
+        if places is None:
+            fields = self.shapes.entry(mark[0])[3]
+            places = self._event_places[mark[0]] = (fields.index("tool_name") + 1, fields.index("outcome") + 1)
+        tool, outcome = mark[places[0]], mark[places[1]]
+        number = self._tool_numbers.get(tool)
+        if number is None:
+            number = self._tool_numbers[tool] = len(self.tools)
+            self.tools.append(str(tool))
         self.calls.append(position)
-        number = self.call_numbers[position] = len(self.calls)
-        self.call_tools.append(self._tool_numbers[tool])
-        self.call_outcomes.append(OUTCOMES.index(outcome if outcome in OUTCOMES else "unreadable"))
+        self.call_tools.append(number)
+        self.call_outcomes.append(_OUTCOME_NUMBERS.get(outcome, len(OUTCOMES) - 1))
         if isinstance(key, str):
-            self.by_call_id[key] = number
+            self.by_call_id[key] = len(self.calls)
+
+    # -- slices and files: followed when somebody first asks for them ------------------------------------------------
+
+    @property
+    def slices(self) -> dict[str, SliceTrack]:
+        self._follow()
+        return self._slices
+
+    @property
+    def files(self) -> dict[str, FilesTrack]:
+        self._follow()
+        return self._files
+
+    def _follow(self) -> None:
+        """Take in what slices and files went through, as far as the file was read."""
+        with self._mutex:
+            for place in range(self._followed, len(self._changing)):
+                position = self._changing[place]
+                payload = self.source.payload(self.offsets[position - 1])
+                with self.making_sense(self.offsets[position - 1]):
+                    self._change(position, orjson.loads(payload.partition(b"\n")[0]))
+                self._followed = place + 1
+
+    def _change(self, position: int, head: dict[str, Any]) -> None:
+        if "z" in head:
+            for track in self._slices.values():
+                track.reset(position)
+        for number, write in enumerate(head.get("w", ())):
+            track, key_of = self._slice(write[0])
+            op = write[1:]
+            if op[0] == UPDATE:
+                op[1] = plain(self.shapes.unpack(op[1]))
+            track.note(position, number, op, key_of)
+        for number, (name, ops) in enumerate(head.get("f", ())):
+            files = self._files.get(name)
+            if files is None:
+                files = self._files[name] = FilesTrack(name)
+            files.note(position, number, ops)
+
+    @contextmanager
+    def making_sense(self, offset: int) -> Generator[None]:
+        """Whatever a damaged or hostile file does to its reader is told as such."""
+        try:
+            yield
+        except _NONSENSE as error:
+            raise self._senseless(offset, error) from error
+
+    def _senseless(self, offset: int, error: Exception) -> SessionStorageError:
+        return SessionStorageError(
+            f"Cannot read {self.source.path}: the record at byte {offset} makes no sense "
+            f"({type(error).__name__}: {error})."
+        )
+
+    def call_number(self, position: int) -> int:
+        """The how-manieth call stands at a position, from 1."""
+        return bisect_left(self.calls, position) + 1
+
+    def logged(self, name: str, position: int) -> int:
+        """How many items a LOG slice had at a position."""
+        reset = bisect_right(self.resets, position)
+        begin = bisect_right(self.logs[name], self.resets[reset - 1]) if reset else 0
+        return max(0, bisect_right(self.logs[name], position) - begin)
 
     def _rollback(self, position: int, line: bytes) -> None:
         for call_id in plain(self.shapes.unpack(self.fields(line).get("call_ids"))) or ():
@@ -193,20 +263,21 @@ class Index:
         value: Any = self.shapes.unpack(stored)
         return value["v"]
 
-    def _name(self, number: int) -> str:
-        return self.shapes.entry(number)[1]
-
-    def _slice(self, number: int) -> SliceTrack:
+    def _slice(self, number: int) -> tuple[SliceTrack, Callable[[Any], str | None]]:
+        """The slice of a number, and how its items are told apart."""
+        known = self._keys.get(number)
+        if known is not None:
+            return known
         _, name, kind = self.shapes.entry(number)
-        track = self.slices.get(name)
+        track = self._slices.get(name)
         if track is None:
-            track = self.slices[name] = SliceTrack(name, kind)
-            track.keys_known = kind != "keyed" or _known_key(name) is not None
-        return track
-
-    def _key_of(self, number: int) -> Any:
-        _, name, kind = self.shapes.entry(number)
+            track = self._slices[name] = SliceTrack(name, kind)
         find = _known_key(name) if kind == "keyed" else None
+        track.keys_known = kind != "keyed" or find is not None
+        self._keys[number] = track, self._key_of(find)
+        return self._keys[number]
+
+    def _key_of(self, find: Any) -> Callable[[Any], str | None]:
         if find is None:
             return _no_key
 

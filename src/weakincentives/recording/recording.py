@@ -24,7 +24,7 @@ from ..serde.codec import type_name
 from ..session.record import Source, copy_file
 from ..session.replay import APPEND, EXTEND, REPLACE, UPDATE
 from ..session.shapes import Shapes
-from .files import Content, Place, stored_content
+from .files import Content, Place, stored_content, touched
 from .index import COMPENSATED, EVENT, KINDS, OUTCOMES, ROLLED_BACK, Index
 from .plain import plain
 from .slices import Entry, SliceTrack
@@ -178,7 +178,7 @@ class Recording:
 
     def attached(self) -> tuple[str, ...]:
         """Names that files are attached under."""
-        return tuple(self._index.files)
+        return tuple(self._index.attached)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -243,7 +243,7 @@ class Recording:
 
     def _fits(self, position: int, tool: str, outcome: str) -> bool:
         index = self._index
-        number = index.call_numbers[position] - 1
+        number = index.call_number(position) - 1
         if tool and index.tools[index.call_tools[number]] != tool:
             return False
         if outcome == "rolled_back":
@@ -262,7 +262,8 @@ class Recording:
 
     def paths(self, name: str, position: int) -> tuple[str, ...]:
         """The files that the operation at a position wrote or removed."""
-        return tuple(dict.fromkeys(self._paths(name, position))) if name in self._index.files else ()
+        with self._making_sense(position):
+            return tuple(dict.fromkeys(_paths(self.record(position)[0], name)))
 
     def read(self, position: int) -> None:
         """Read everything that an operation stored; raises if any of it makes no sense."""
@@ -286,13 +287,8 @@ class Recording:
         """Whatever a damaged or hostile file does to its reader is told as such."""
         if position:
             self._check(position)
-        try:
+        with self._index.making_sense(self._index.offsets[position - 1] if position else 0):
             yield
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise SessionStorageError(
-                f"Cannot read {self.path}: what is stored at position {position} makes no sense "
-                f"({type(error).__name__}: {error})."
-            ) from error
 
     def _check(self, position: int) -> None:
         if not 1 <= position <= self.position:
@@ -317,7 +313,7 @@ class Recording:
         index = self._index
         kind = KINDS[index.kinds[position - 1]]
         slices = dict.fromkeys(index.shapes.entry(write[0])[1] for write in head.get("w", ()))
-        files = dict.fromkeys(path for name, _ in head.get("f", ()) for path in self._paths(name, position))
+        files = dict.fromkeys(_paths(head))
         names = tuple(name.rpartition(":")[2] for name in slices if name != _POLICY_STATE)
         if kind != "call":
             return Row(
@@ -328,7 +324,7 @@ class Recording:
                 files=tuple(files)[:MOST_ITEMS],
             )
         event = self._event(logged, EVENT)
-        number = index.call_numbers[position]
+        number = index.call_number(position)
         changes: dict[str, Any] = event.get("changes") or {}
         text = str(event.get("rendered_output", "")).strip().partition("\n")[0]
         return Row(
@@ -346,10 +342,6 @@ class Recording:
             tuple(dict.fromkeys([*names, *map(str, changes.get("slices", ()))])),
             tuple(dict.fromkeys([*files, *map(str, changes.get("files", ()))]))[:MOST_ITEMS],
         )
-
-    def _paths(self, name: str, position: int) -> Iterator[str]:
-        track = self._index.files[name]
-        return (path for word, path, _ in track.touched(position) if word in ("put", "append", "remove"))
 
     def _said(self, kind: str, head: dict[str, Any], logged: list[tuple[str, bytes]]) -> str:
         if kind == "rollback":
@@ -398,14 +390,14 @@ class Recording:
             return
         if row.outcome in _BEGUN:
             notes.append("Rolled back: what it had written before it ended was never stored.")
-        slices, files = self._elsewhere(row, event, head)
+        slices, files = self._elsewhere(event, head)
         around = self._kept_at(row.position, slices, files)
         if around:
             notes.append(f"Its changes are part of a larger transaction, kept at step {around}.")
         elif files:
             notes.append(
                 "The files it changed are not attached to this session, so only their names are known."
-                if self._index.files
+                if self._index.attached
                 else NO_FILES
             )
 
@@ -413,13 +405,13 @@ class Recording:
         """The later commit that holds what a call inside a larger transaction changed."""
         with self._making_sense(row.position):
             head, logged = self.record(row.position)
-            return self._kept_at(row.position, *self._elsewhere(row, self._event(logged, EVENT), head))
+            return self._kept_at(row.position, *self._elsewhere(self._event(logged, EVENT), head))
 
-    def _elsewhere(self, row: Row, event: dict[str, Any], head: dict[str, Any]) -> tuple[set[str], set[str]]:
+    def _elsewhere(self, event: dict[str, Any], head: dict[str, Any]) -> tuple[set[str], set[str]]:
         """Slices and files that a call says it changed and that its record does not hold."""
         changes: dict[str, Any] = event.get("changes") or {}
         slices = {self._index.shapes.entry(write[0])[1].rpartition(":")[2] for write in head.get("w", ())}
-        files = {path for name, _ in head.get("f", ()) for path in self._paths(name, row.position)}
+        files = {*_paths(head)}
         return {*changes.get("slices", ())} - slices, {*changes.get("files", ())} - files
 
     def _kept_at(self, position: int, slices: set[str], files: set[str]) -> int | None:
@@ -431,7 +423,7 @@ class Recording:
             head, _ = self.record(later)
             if "w" in head or "f" in head:
                 held = {self._index.shapes.entry(write[0])[1].rpartition(":")[2] for write in head.get("w", ())}
-                paths = {path for name, _ in head.get("f", ()) for path in self._paths(name, later)}
+                paths = {*_paths(head)}
                 return later if held & slices or paths & files else None
         return None
 
@@ -609,8 +601,8 @@ class Recording:
             if entries:
                 newest = tuple(self._item(entry) for entry in entries[-items:])
                 slices.append(SliceState(track.title, track.name, track.kind, len(entries), newest))
-        for name, positions in self._index.logs.items():
-            count = bisect_right(positions, position)
+        for name in self._index.logs:
+            count = self._index.logged(name, position)
             if count and name != EVENT:
                 slices.append(SliceState(name.rpartition(":")[2], name, "log", count, ()))
         files: list[tuple[str, tuple[str, ...], int]] = []
@@ -632,6 +624,14 @@ class Recording:
         assert found is not None
         copy_file(index.source, found[1], end, os.fspath(path), header, fsync=False)
         return session_id
+
+
+def _paths(head: dict[str, Any], only: str = "") -> Iterator[str]:
+    """The files that an operation wrote or removed."""
+    for name, ops in head.get("f", ()):
+        if not only or name == only:
+            for op in ops:
+                yield from touched(op)
 
 
 _BEGUN = frozenset({"failed", "timeout", "cancelled", "interrupted"})
