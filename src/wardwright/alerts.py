@@ -148,13 +148,16 @@ def _url_problem(url: str) -> str:
 class _Line:
     """One sink with what waits for it."""
 
-    __slots__ = ("failing", "idle", "sink", "waiting", "woken")
+    __slots__ = ("failing", "idle", "leaving", "sink", "task", "waiting", "woken")
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.waiting: deque[bytes] = deque()
         self.failing = False
         self.idle = False
+        self.leaving = False
+        """It gets no more, and ends with what waits for it."""
+        self.task: asyncio.Task[None] | None = None
         self.woken = asyncio.Event()
 
 
@@ -167,7 +170,10 @@ class Alerts:
         self._clock: Clock = clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._left: list[_Line] = []
+        """Of sinks that were replaced, until what waits for them is delivered or given up."""
+        self._over: asyncio.Event | None = None
+        """While it runs: set when it shall end."""
         self.emitted = 0
         self.delivered = 0
         """Per sink: an alert to two sinks is delivered twice."""
@@ -179,15 +185,29 @@ class Alerts:
         cls, settings: AlertSettings, *, environ: Mapping[str, str] | None = None, clock: Clock | None = None
     ) -> Alerts:
         """The alerts of a config. Reads the secrets now: KeysUnusable when one is missing."""
-        sinks = [
-            FileSink(sink.path) if sink.kind == "file" else _webhook(sink, f"alerts.sinks[{index}]", environ)
-            for index, sink in enumerate(settings.sinks)
-        ]
-        return cls(sinks, settings.queue, clock=clock)
+        return cls(sinks_of(settings, environ), settings.queue, clock=clock)
+
+    def change(self, sinks: Sequence[Sink], queue: int) -> None:
+        """From now on these. A sink that was there before keeps what waits for it; one that is gone still gets what did. On the
+        event loop, if it runs."""
+        before = list(self._lines)
+        lines: list[_Line] = []
+        for sink in sinks:
+            kept = next((line for line in before if line.sink == sink), None)
+            if kept is not None:
+                before.remove(kept)
+            lines.append(kept or _Line(sink))
+        self._lines, self._queue = tuple(lines), queue
+        for line in before:
+            line.leaving = True
+            line.woken.set()
+        self._left = [line for line in (*self._left, *before) if line.waiting or (line.task and not line.task.done())]
+        if self._over is not None:
+            self._begin()
 
     @property
     def waiting(self) -> int:
-        return sum(len(line.waiting) for line in self._lines)
+        return sum(len(line.waiting) for line in (*self._lines, *self._left))
 
     def emit(self, alert: Mapping[str, Any]) -> None:
         """Puts an alert into every queue that has room. Never waits, never raises."""
@@ -213,23 +233,45 @@ class Alerts:
     async def run(self) -> None:
         """Delivers until `close`. One task per sink."""
         self._loop = asyncio.get_running_loop()
-        self._tasks = [asyncio.create_task(self._serve(line)) for line in self._lines]
-        await asyncio.gather(*self._tasks)
+        self._over = asyncio.Event()
+        self._begin()
+        if self._closing:  # before it began
+            self._over.set()
+        try:
+            await self._over.wait()
+            await asyncio.gather(*self._tasks())
+        finally:
+            for task in self._tasks():
+                task.cancel()
+
+    def _begin(self) -> None:
+        for line in self._every():
+            if line.task is None:
+                line.task = asyncio.get_running_loop().create_task(self._serve(line))
+
+    def _every(self) -> tuple[_Line, ...]:
+        return (*self._lines, *self._left)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [line.task for line in self._every() if line.task is not None]
 
     def _wake(self) -> None:
-        for line in self._lines:
+        if self._closing and self._over is not None:
+            self._over.set()
+        for line in self._every():
             line.woken.set()
 
     async def close(self, seconds: float = 5.0) -> None:
         """Takes no more, delivers what waits for at most so long, and counts the rest as dropped."""
         self._closing = True
         self._wake()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-            for task in self._tasks:
+        tasks = self._tasks()
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        for line in self._lines:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for line in self._every():
             self.dropped += len(line.waiting)
             line.waiting.clear()
 
@@ -245,7 +287,7 @@ class Alerts:
                     self.delivered += len(batch)
                 else:
                     self.dropped += len(batch)
-            elif self._closing:
+            elif self._closing or line.leaving:
                 return
             else:
                 # Told before the last look: who emits from another thread sees that it must wake us, or we see the alert.
@@ -281,6 +323,14 @@ class Alerts:
         return False
 
 
+def sinks_of(settings: AlertSettings, environ: Mapping[str, str] | None = None) -> list[Sink]:
+    """The sinks of a config. Reads the secrets now: KeysUnusable when one is missing."""
+    return [
+        FileSink(sink.path) if sink.kind == "file" else _webhook(sink, f"alerts.sinks[{index}]", environ)
+        for index, sink in enumerate(settings.sinks)
+    ]
+
+
 class FileSink:
     """Appends one line of JSON per alert; for the gateway's user alone."""
 
@@ -288,6 +338,12 @@ class FileSink:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileSink) and other._path == self._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
 
     @property
     def name(self) -> str:
@@ -327,6 +383,15 @@ class Webhook:
         if header is not None:
             lines.append(f"{header[0]}: {header[1]}")
         self._head = "\r\n".join(lines).encode("latin-1")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Webhook) and other._place() == self._place()
+
+    def __hash__(self) -> int:
+        return hash(self._place())
+
+    def _place(self) -> tuple[str, int, bool, bytes]:
+        return self._host, self._port, self._tls is not None, self._head
 
     def __repr__(self) -> str:
         return f"Webhook({self._host!r})"

@@ -314,6 +314,7 @@ class Exchange:
             turn.server_tools = frozenset(spec.name for spec in self._server_tools().specs()) - gateway.overlay.off(
                 part.model_id
             )
+            turn.remote_tools = self._remote()
             if turn.server_tools and _choices(inbound.body) > 1:
                 raise WireError("'n' above 1 cannot be used with server tools; ask for one choice")
         return turn
@@ -681,6 +682,8 @@ class Exchange:
         inbound = self.inbound
         try:
             given = body.read(await response.read(body.MAX_BYTES))
+            if wire == "chat_completions" and given.get("choices") == []:
+                raise WireError("it holds no answer - at `$.choices`")  # clients look at the first one
             if wire != inbound.wire:
                 given = translate.reply(given, wire, inbound.wire)
             return given, _WIRES[inbound.wire].parse_reply(given)
@@ -750,7 +753,7 @@ class Exchange:
         turn = reply.turn
         turn.model, turn.caller, turn.tools = request_turn.model, request_turn.caller, request_turn.tools
         turn.stream, turn.target, turn.elapsed_ms = request_turn.stream, reply.target.model, reply.elapsed_ms
-        turn.request, turn.server_tools = request.request, self.injected
+        turn.request, turn.server_tools, turn.remote_tools = request.request, self.injected, request_turn.remote_tools
         turn.response_format = request_turn.response_format
         turn.released = self.relay is not None and self.relay.released
         turn.claims = None
@@ -865,6 +868,7 @@ class Exchange:
             caller=request_turn.caller,
             elapsed_ms=int((gateway.monotonic() - began) * 1000),
             server_tools=self.injected,
+            remote_tools=request_turn.remote_tools,
             request=request.request,
         )
         ruling = (await self._judge(result, _nothing)).ruling

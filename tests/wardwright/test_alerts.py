@@ -294,6 +294,42 @@ def test_closing_what_never_ran_counts_what_waits() -> None:
     assert alerts.dropped == 2
 
 
+def test_other_sinks_take_over_while_it_runs() -> None:
+    """One that stays keeps its queue, one that is new gets what comes from now on, one that is gone still gets what waited."""
+    gone, stays, comes = ListSink(), ListSink(), ListSink()
+    alerts = Alerts([gone, stays])
+
+    async def changed() -> None:
+        emitted(alerts, 1)
+        alerts.change([stays, comes], 10)
+        alerts.emit({"n": "after"})
+        for sink in (gone, stays, comes):
+            await sink.got.wait()
+
+    drained(alerts, changed)
+
+    assert gone.alerts == [{"n": 0}]
+    assert stays.alerts == [{"n": 0}, {"n": "after"}]
+    assert comes.alerts == [{"n": "after"}]
+    assert (alerts.emitted, alerts.delivered, alerts.dropped, alerts.waiting) == (2, 4, 0, 0)
+
+
+def test_a_sink_that_was_replaced_and_is_stuck_is_counted_at_the_end() -> None:
+    """Nobody waits for it, and nothing of it is forgotten."""
+    stuck = StuckSink()
+    alerts = Alerts([stuck])
+
+    async def changed() -> None:
+        emitted(alerts, 2)
+        await stuck.got.wait()
+        alerts.change([], 10)
+        assert alerts.waiting == 2
+
+    drained(alerts, changed, seconds=0)
+
+    assert (alerts.delivered, alerts.dropped, alerts.waiting) == (0, 2, 0)
+
+
 def test_a_failing_sink_is_logged_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
     """A log is no second queue."""
     sink = ListSink(OSError("secret"), OSError("secret"), OSError("secret"))

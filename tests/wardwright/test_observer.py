@@ -450,3 +450,19 @@ def test_an_attestation_that_cannot_be_read_is_noted(claims: Any) -> None:
     """G7: what a trusted caller attests in no readable form is a note, not a failure."""
     ruling = Session("governance: []\n# none\n").request(user("hi"), claims=claims, claims_trusted=True)
     assert (ruling.notes, ruling.facts) == (("claim_unreadable",), ())
+
+
+@pytest.mark.parametrize("gate", ["request", "reply"])
+def test_a_server_tool_of_an_mcp_server_runs_there(gate: Gate) -> None:
+    """G26, the word list of G8: a tool that the gateway has run elsewhere is `remote_mcp`; one that it runs itself is not."""
+    plan = compile_plan(parse_config("model_id: m"))
+    ours = frozenset({"near", "far"})
+    items = (call("1", "near"), call("2", "far"), call("3", "theirs"))
+    turn = Turn(gate, "anthropic", "m", items, server_tools=ours, remote_tools=frozenset({"far"}))
+    ruling, _ = govern(plan, Registers(key=b"k"), turn, 1)
+    found = {fact.raw_name: (fact.execution_location, fact.visibility_level) for fact in ruling.facts}
+    assert found == {
+        "near": ("wardwright", "local_verified"),
+        "far": ("remote_mcp", "remote_observed"),
+        "theirs": ("client", "remote_observed"),
+    }

@@ -462,6 +462,11 @@ class _Shape:
         """Of the fields `_SHAPE`."""
 
 
+def _place(turn: Turn, raw_name: str) -> str:
+    """Where the gateway has one of its own tools run."""
+    return "remote_mcp" if raw_name in turn.remote_tools else "wardwright"
+
+
 class Observer:
     """Turns into facts, for one catalog. Made once per plan; holds only bounded memos."""
 
@@ -559,11 +564,13 @@ class Observer:
     def _shape(self, turn: Turn, raw_name: str, source: Source, phase: Phase) -> _Shape:
         """As `_fact`, what is the same for all such facts, kept ready; bounded, because callers choose names."""
         shapes = self._shapes[source]
-        place = "wardwright" if raw_name in turn.server_tools else turn.wire
+        place = turn.wire if raw_name not in turn.server_tools else _place(turn, raw_name)
         shape = shapes.get((place, raw_name))
         if shape is None:
-            location: ExecutionLocation = "remote_mcp" if place == "mcp" else "client"
-            if place == "wardwright":
+            location: ExecutionLocation = "client"
+            if place == "mcp" or place == "remote_mcp":
+                location = "remote_mcp"
+            elif place == "wardwright":
                 location = "wardwright"
             identity = self.catalog.resolve(raw_name)
             fact = self._fact(identity, raw_name, source, phase, location)
@@ -830,7 +837,7 @@ class Observer:
         self, turn: Turn, raw: str, call_id: str, arguments: str, arguments_digest: str, index: int, surface: Surface
     ) -> ToolFact:
         # As `_shape` does, without the call: this is done for every fact.
-        shape = self._calls.get(("wardwright" if raw in turn.server_tools else turn.wire, raw))
+        shape = self._calls.get((turn.wire if raw not in turn.server_tools else _place(turn, raw), raw))
         if shape is None:
             shape = self._shape(turn, raw, "assistant_tool_call", "planning")
         fact = ToolFact(*shape.values)
@@ -924,7 +931,7 @@ class Observer:
                 learnt[name] = entry
         else:
             return
-        shape = self._results.get(("wardwright" if raw in turn.server_tools else turn.wire, raw))
+        shape = self._results.get((turn.wire if raw not in turn.server_tools else _place(turn, raw), raw))
         if shape is None:
             shape = self._shape(turn, raw, "tool_result", "result_interpretation")
         identity = shape.identity

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from wardwright import receipts
-from wardwright.alerts import Alerts
+from wardwright.alerts import Alerts, Sink, sinks_of
 from wardwright.config import Config, Problems, load_config, parse_config
 from wardwright.deployment import Deployment, ModelSettings, compile_deployment
 from wardwright.errors import ConfigError, GovernanceUnavailable, SealedMissing, VersionConflict, WardwrightError
@@ -65,6 +65,8 @@ class _Ready:
     authenticator: Authenticator
     hosts: Hosts
     live: Live
+    sinks: list[Sink] | None
+    """Of alerts; None: they stay as they are."""
 
 
 def compile_service(config: Config, now_ms: int | None = None, *, modules_from: Path | None = None) -> Compiled:
@@ -348,6 +350,8 @@ class Service:
     async def _prepare(self, compiled: Compiled) -> _Ready:
         """Everything that a plan needs, opened; or nothing is. Keys of providers are read anew."""
         deployment = compiled.deployment
+        # Where alerts go is said by the file alone: a plan that came over the network must name no path and no address.
+        sinks = sinks_of(deployment.alerts, self._environ) if _on_disk(deployment.config) else None
         authenticator = Authenticator(compiled.auth, self.keyring, self.host, environ=self._environ)
         hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, self.host)
         providers = open_providers(deployment.providers, self.client, self.environ)
@@ -360,13 +364,15 @@ class Service:
         except BaseException:
             await _close(tools)
             raise
-        return _Ready(compiled, authenticator, hosts, Live(deployment, providers, tools))
+        return _Ready(compiled, authenticator, hosts, Live(deployment, providers, tools), sinks)
 
     def _put_in_force(self, ready: _Ready, epoch: int) -> None:
         before = self.gateway.live
         self._compiled, self._epoch = ready.compiled, epoch
         self.authenticator, self.hosts = ready.authenticator, ready.hosts
         self.gateway.live = ready.live
+        if ready.sinks is not None:
+            self.alerts.change(ready.sinks, ready.compiled.deployment.alerts.queue)
         if before.server_tools:
             self._retired.append((weakref.ref(before), before.server_tools))
         for provider in before.providers.values():
@@ -391,6 +397,14 @@ class Service:
                 await self.upkeep()
             except WardwrightError as error:
                 log.warning("upkeep failed", extra={"error": str(error)})
+
+
+def _on_disk(config: Config) -> bool:
+    """Whether this is what its file says now."""
+    try:
+        return Path(config.file).read_bytes() == config.source
+    except OSError:
+        return False
 
 
 async def _close(tools: Mapping[str, ServerTools]) -> None:

@@ -227,7 +227,7 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     """The turn of a reply body: all choices, in the order of their index. Reasoning is not part of the answer."""
     fields = read(body)
     choices = list_of(fields, "choices", "")
-    if not choices and "choices" not in fields:
+    if fields.get("choices") is None:
         raise wrong("choices", "a list", None)
     ordered: list[tuple[int, int, Object]] = []
     for position, choice in enumerate(choices):

@@ -173,6 +173,8 @@ class Turn:
     """Finding keys (`Finding.key`) that an operator approved for exactly this turn."""
     server_tools: frozenset[str] = frozenset()
     """Raw names the gateway itself runs."""
+    remote_tools: frozenset[str] = frozenset()
+    """Those of `server_tools` that the gateway has run on somebody else's MCP server."""
     response_format: Mapping[str, Any] | None = None
     """Request: the structured-output schema the caller asked for, if any."""
     request: str = ""

@@ -353,3 +353,20 @@ def test_a_stop_that_comes_while_the_provider_works_refuses_the_reply(
         assert refused.status == 403 and len(gateway.provider.sent) == 1
 
     running(tmp_path, CONFIG, story)
+
+
+@pytest.mark.parametrize("choices", [None, []], ids=["null", "empty"])
+def test_a_reply_without_an_answer_is_a_broken_one(tmp_path: Path, choices: Any) -> None:
+    """X4: `choices: null` is no answer: the next target is asked, and without one the caller is told of a broken provider."""
+
+    async def story(gateway: Running) -> None:
+        nothing = {**said("chat_completions"), "choices": choices}
+        gateway.provider.replies, gateway.other.replies = [nothing, nothing], [said("chat_completions", "Hi."), nothing]
+        body = asked("chat_completions", "hi")
+        answer = await gateway.post(PATH["chat_completions"], body)
+        assert answer.status == 200 and b"Hi." in answer.body
+        broken = await gateway.post(PATH["chat_completions"], body)
+        assert broken.status == 502 and broken.json["error"]["code"] == "provider_broken"
+        assert gateway.receipt(broken)["final"]["status"] == "failed"
+
+    running(tmp_path, CONFIG, story)

@@ -14,6 +14,7 @@ from wardwright.config import parse_config
 from wardwright.errors import ConfigError
 from wardwright.http import service as module
 from wardwright.http.service import Service
+from wardwright.keys import KeysUnusable
 from wardwright.server_tools import ServerTools
 
 PLAN = """
@@ -189,6 +190,39 @@ def test_a_provider_key_that_was_replaced_is_used_after_a_reload(tmp_path: Path)
         assert service.gateway.live.providers["up"] is not before
 
     opened(tmp_path, story, PLAN.replace('9/v1"', '9/v1", api_key_env: KEY'), environ=environ)
+
+
+def test_a_reload_applies_the_alert_sinks_of_the_file(tmp_path: Path) -> None:
+    """Where alerts go changes with the file, without a restart; what a plan over the network says of it is not taken."""
+    first, second, sent = (tmp_path / f"{name}.ndjson" for name in ("first", "second", "sent"))
+
+    async def story(service: Service) -> None:
+        path = tmp_path / "0.yaml"
+        path.write_text(PLAN + f"alerts: {{sinks: [{{kind: file, path: {second}}}]}}\n")
+        await service.reload()
+        service.alerts.emit({"n": 1})
+        await service.activate((PLAN + f"alerts: {{sinks: [{{kind: file, path: {sent}}}]}}\n").encode(), "op")
+        service.alerts.emit({"n": 2})
+
+    opened(tmp_path, story, PLAN + f"alerts: {{sinks: [{{kind: file, path: {first}}}]}}\n")
+    assert not first.exists() and not sent.exists()
+    assert second.read_text().splitlines() == ['{"n":1}', '{"n":2}']
+
+
+def test_a_reload_whose_alert_secret_is_missing_changes_nothing(tmp_path: Path) -> None:
+    """A file whose sink cannot be opened is refused whole."""
+    sink = tmp_path / "first.ndjson"
+    before = PLAN + f"alerts: {{sinks: [{{kind: file, path: {sink}}}]}}\n"
+
+    async def story(service: Service) -> None:
+        (tmp_path / "0.yaml").write_text(PLAN + "alerts: {sinks: [{kind: webhook, url_env: NOT_SET}]}\n")
+        with pytest.raises(KeysUnusable):
+            await service.reload()
+        await asyncio.sleep(0)  # what it began has its turn
+        service.alerts.emit({"n": 1})
+
+    opened(tmp_path, story, before, environ={})
+    assert sink.read_text() == '{"n":1}\n'
 
 
 def test_a_file_that_is_gone_leaves_the_plan_in_force(tmp_path: Path) -> None:
