@@ -23,7 +23,7 @@ from wardwright.errors import ConfigError, WardwrightError
 from wardwright.http import guard, page_agents, page_live, page_models, page_policy, page_receipts
 from wardwright.http.admin import AdminApp, Refused, told
 from wardwright.http.admin_plans import problem_json
-from wardwright.http.route import Gateway, Operator
+from wardwright.http.route import Gateway, Operator, dump
 from wardwright.http.visit import NAV, NOTICE, Answer, Page, RoleTooLow, Visit, redirect
 from wardwright.wire.refusal import Refusal
 
@@ -47,6 +47,7 @@ FOLLOW_S: Final = 30.0
 _FIELDS: Final = 200
 _SEALED_FOR: Final = b"wardwright page"
 _HOME: Final = "/live"
+_SIGN_IN: Final = "/signin"
 _STATIC: Final = "/static/"
 _NEVER: Final = ("/v1/", "/mcp/")
 """What models and agents ask is told apart at once."""
@@ -105,7 +106,8 @@ class PagesApp:
             return
         form: dict[str, str] | None = {}
         if scope["method"] == "POST":
-            form = await _form(receive)
+            # Signing in brings along what was typed before, in a wrapping of its own.
+            form = await _form(receive, FORM_BYTES * (3 if path == _SIGN_IN else 1))
             if form is None:
                 await _send(send, _problem(None, 413, f"A form may have {FORM_BYTES // 1024} KB.", path))
                 return
@@ -121,23 +123,32 @@ class PagesApp:
         path, method = scope["path"], scope["method"]
         if path == "/":
             return redirect(_HOME)
-        if path == "/signin":
-            return self._sign_in(scope, form)
+        if path == _SIGN_IN:
+            return self._sign_in(scope, headers, form)
         cookies = _cookies(headers)
         signed = self._signed_in(cookies.get(COOKIE, ""))
         if signed is None:
             if headers.get("x-wardwright-fragment"):
                 return Answer(b"Sign in first.", 401, kind=b"text/plain; charset=utf-8")
-            wanted = path if method == "GET" else _HOME
+            if method == "POST" and path != "/signout":
+                # Somebody typed for longer than the sign-in held.
+                form.pop("csrf", "")
+                kept = dump({"path": path, "form": form}).decode()
+                message = "You are not signed in any more. Sign in again: what you typed is kept."
+                return _page("signin.html", status=401, next=_HOME, problem=message, kept=kept)
             asked = scope["query_string"].decode("latin-1")
-            wanted += f"?{asked}" if asked and method == "GET" else ""
-            return redirect("/signin" if wanted == _HOME else f"/signin?next={quote(wanted, safe='')}")
+            wanted = f"{path}?{asked}" if asked else path
+            return redirect(
+                _SIGN_IN if method != "GET" or wanted == _HOME else f"{_SIGN_IN}?next={quote(wanted, safe='')}"
+            )
         visit = self._visit(scope, headers, signed, form, unquote(cookies.get(NOTICE, "")))
         if method == "POST" and not hmac.compare_digest(form.pop("csrf", "").encode(), signed.csrf.encode()):
             message = "The form was not made by this page, or you signed in again since. Nothing was changed."
-            return _problem(visit, 403, message, path, form)
+            return _problem(
+                visit, 403, message, path, form, hint="Look at what you sent; send it again if it is yours."
+            )
         if path == "/signout":
-            return redirect("/signin", (_signed_cookie("", 0, scope),)) if method == "POST" else redirect(_HOME)
+            return redirect(_SIGN_IN, (_signed_cookie("", 0, scope),)) if method == "POST" else redirect(_HOME)
         return await self._visited(visit, method)
 
     async def _visited(self, visit: Visit, method: str) -> Answer:
@@ -187,18 +198,34 @@ class PagesApp:
 
     # who visits
 
-    def _sign_in(self, scope: Scope, form: Mapping[str, str]) -> Answer:
+    def _sign_in(self, scope: Scope, headers: Mapping[str, str], form: Mapping[str, str]) -> Answer:
         wanted = _inside(form.get("next") or _firsts(scope["query_string"].decode("latin-1")).get("next", ""))
         if scope["method"] != "POST":
-            return _page("signin.html", next=wanted, problem="")
-        token = form.get("token", "").strip()
+            return _page("signin.html", next=wanted, problem="", kept="")
+        token, kept = form.get("token", "").strip(), form.get("kept", "")
         operator = self._operator(token)
         if isinstance(operator, Refusal):
-            return _page("signin.html", status=operator.status, next=wanted, problem=operator.message)
-        kept = {"t": token, "x": self._gateway.now_ms() + SIGNED_IN_MS, "c": secrets.token_urlsafe(24)}
-        sealed = self._gateway.keyring.seal(orjson.dumps(kept), _SEALED_FOR)
+            return _page("signin.html", status=operator.status, next=wanted, problem=operator.message, kept=kept)
+        signed = _SignedIn(operator, secrets.token_urlsafe(24))
+        held = {"t": token, "x": self._gateway.now_ms() + SIGNED_IN_MS, "c": signed.csrf}
+        sealed = self._gateway.keyring.seal(orjson.dumps(held), _SEALED_FOR)
         value = base64.urlsafe_b64encode(sealed).decode().rstrip("=")
-        return redirect(wanted, (_signed_cookie(value, SIGNED_IN_MS // 1000, scope),))
+        cookie = _signed_cookie(value, SIGNED_IN_MS // 1000, scope)
+        if kept and (typed := self._typed(kept)) is not None:
+            visit = self._visit(scope, headers, signed, {}, "")
+            message = "Nothing was sent yet. Look at it, then send it."
+            answer = _problem(visit, 200, message, typed[0], typed[1], what="Signed in again")
+            return Answer(answer.body, 200, (cookie,))
+        return redirect(wanted, (cookie,))
+
+    def _typed(self, kept: str) -> tuple[str, dict[str, str]] | None:
+        """The address and the fields of a form that came without a sign-in; None when it is none of ours."""
+        try:
+            found = orjson.loads(kept)
+            path, fields = str(found["path"]), {str(name): str(value) for name, value in found["form"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return (path, fields) if self._find("POST", path)[0] is not None else None
 
     def _operator(self, token: str) -> Operator | Refusal:
         if not token or not token.isascii() or not token.isprintable():
@@ -225,14 +252,14 @@ def pages_app(gateway: Gateway, admin: AdminApp) -> PagesApp:
 # what was sent
 
 
-async def _form(receive: Receive) -> dict[str, str] | None:
+async def _form(receive: Receive, limit: int) -> dict[str, str] | None:
     """The fields of a form; None when it is too long."""
     pieces: list[bytes] = []
     size = 0
     while (message := await receive())["type"] == "http.request":
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
-        if size > FORM_BYTES:
+        if size > limit:
             return None
         if not message.get("more_body"):
             break
@@ -282,13 +309,16 @@ def _problem(
     path: str,
     form: Mapping[str, str] | None = None,
     problems: Sequence[Mapping[str, Any]] = (),
+    *,
+    what: str = "",
+    hint: str | None = None,
 ) -> Answer:
     """What is wrong, where, and what to do; with everything that was typed, to send it again."""
     values: dict[str, Any] = {
-        "what": _WHAT.get(status, "Something went wrong"),
+        "what": what or _WHAT.get(status, "Something went wrong"),
         "message": message,
         "problems": problems,
-        "hint": _HINT.get(status, ""),
+        "hint": _HINT.get(status, "") if hint is None else hint,
         "sent": sorted((form or {}).items()) if visit is not None else [],
         "action": path,
         "back": next((one for one, _ in NAV if f"{path}/".startswith(f"{one}/")), _HOME),

@@ -53,10 +53,13 @@ def test_nothing_is_shown_without_signing_in(still: Desk, page: Page) -> None:
     """Every page leads to the sign-in, and says nothing of its own."""
     visitor = Visitor(still, role="")
 
-    seen = visitor.get(address(page)) if page.method == "GET" else visitor.post(address(page), a="b")
-
-    assert (seen.status, seen.answer.body) == (303, b"")
-    assert seen.answer.headers["location"].partition("?")[0] == "/signin"
+    if page.method == "GET":
+        seen = visitor.get(address(page))
+        assert (seen.status, seen.answer.body) == (303, b"")
+        assert seen.answer.headers["location"].partition("?")[0] == "/signin"
+    else:
+        seen = visitor.post(address(page), a="b")
+        assert (seen.status, [form.action for form in seen.forms]) == (401, ["/signin"])
 
 
 def test_a_token_signs_in_and_leads_to_the_page_that_was_wanted(desk: Desk) -> None:
@@ -186,6 +189,30 @@ def test_a_lower_role_is_refused(still: Desk, page: Page) -> None:
 
     assert seen.status == 403
     assert f"This needs the role {page.role}" in seen.text
+
+
+def test_what_was_typed_outlives_the_sign_in(desk: Desk) -> None:
+    """A form that comes too late is kept over the new sign-in, and sent only when somebody says so."""
+    visitor = Visitor(desk)
+    form = visitor.get("/models").form("/models/switch")
+    desk.clock += SIGNED_IN_MS
+
+    late = visitor.send(form, note='"typed" for\nlong <b>')
+    wrong = visitor.send(late.form("/signin"), token="guess")
+    again = visitor.send(wrong.form("/signin"), token="operator")
+    before = desk.overlay.off("coding")
+    visitor.send(again.form("/models/switch"))
+
+    assert "You are not signed in any more. Sign in again: what you typed is kept." in late.text
+    assert "Nothing was sent yet." in again.text
+    assert again.form("/models/switch").fields["note"] == '"typed" for\nlong <b>'
+    assert (before, desk.overlay.off("coding")) == (frozenset(), frozenset({"lookup"}))
+
+
+@pytest.mark.parametrize("kept", ["", "x", "[]", '{"path": "/v1/receipts", "form": {}}', '{"path": 1, "form": 2}'])
+def test_nothing_else_is_kept_over_a_sign_in(still: Desk, kept: str) -> None:
+    """Only a form of our own pages."""
+    assert Visitor(still, role="").post("/signin", token="viewer", kept=kept).status == 303
 
 
 def test_a_form_that_is_too_long_is_refused(still: Desk) -> None:

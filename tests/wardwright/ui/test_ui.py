@@ -17,7 +17,7 @@ SCRIPTS = sorted(path.name for path in (FOLDER / "static").glob("*.js"))
 
 def test_what_is_put_in_is_escaped() -> None:
     """In text and in attributes."""
-    text = ui.render("signin.html", visit=None, nav=(), here="", notice="", next='"><b>', problem="<i>&")
+    text = ui.render("signin.html", visit=None, nav=(), here="", notice="", next='"><b>', problem="<i>&", kept="")
 
     assert 'value="&#34;&gt;&lt;b&gt;"' in text
     assert "&lt;i&gt;&amp;" in text
@@ -26,7 +26,7 @@ def test_what_is_put_in_is_escaped() -> None:
 def test_a_value_that_is_missing_is_an_error() -> None:
     """Not an empty place that nobody notices."""
     with pytest.raises(Exception, match="'next' is undefined"):
-        ui.render("signin.html", visit=None, nav=(), here="", notice="", problem="")
+        ui.render("signin.html", visit=None, nav=(), here="", notice="", problem="", kept="")
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
