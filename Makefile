@@ -33,8 +33,7 @@ run: setup ## tell the story of an agent behind a gateway, then serve the pages 
 	@$(BIN)/python examples/story
 
 docs: build/envs/docs/.installed ## build the documentation as a site, build/site; a broken link or an unlisted page fails
-	@build/envs/docs/bin/python -m docs.site build
-	@build/envs/docs/bin/zensical build --strict --config-file build/mkdocs.yml
+	@build/envs/docs/bin/python -m docs.site build --html
 	@echo "See build/site/index.html"
 
 test: setup ## run the tests that need nothing but Python (under 5 minutes)

@@ -1,6 +1,7 @@
 """`python -m docs.site FOLDER`: writes the pages of the site to FOLDER/docs, llms.txt among them, and FOLDER/mkdocs.yml to build them.
 
-`--check` writes nothing. Exit code 1: a link leads nowhere, or no contents list a page; every such place is told.
+`--html` also builds FOLDER/site, strictly; it needs Zensical. `--check` writes nothing. Exit code 1: a link leads nowhere, or no contents
+list a page; every such place is told.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,8 +21,9 @@ TABS = {"index.md": "Home", "tutorial.md": "Tutorial"}
 
 
 def main(arguments: list[str]) -> int:
-    folders = [one for one in arguments if one != "--check"]
-    if len(folders) != ("--check" not in arguments):
+    options = {one for one in arguments if one.startswith("-")}
+    folders = [Path(one) for one in arguments if one not in options]
+    if options not in (set(), {"--html"}, {"--check"}) or len(folders) != ("--check" not in options):
         print(__doc__, file=sys.stderr)
         return 2
     site = collect(reference.pages())
@@ -28,10 +31,19 @@ def main(arguments: list[str]) -> int:
         print(problem, file=sys.stderr)
     if site.problems:
         return 1
-    if folders:
-        write(site, Path(folders[0]))
-    print(f"{len(site.pages)} pages")
-    return 0
+    for folder in folders:
+        write(site, folder)
+    print(f"{len(site.pages)} pages", flush=True)
+    return build(folders[0]) if "--html" in options else 0
+
+
+def build(folder: Path) -> int:
+    """The pages as HTML, and beside each its text, which is what llms.txt points to."""
+    zensical = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(folder / "mkdocs.yml")]
+    code = subprocess.run(zensical, check=False).returncode
+    if code == 0:
+        shutil.copytree(folder / "docs", folder / "site", dirs_exist_ok=True)
+    return code
 
 
 def write(site: Site, folder: Path) -> None:

@@ -43,7 +43,8 @@ def summary(text: str) -> str:
     body = FENCE.sub("", text)
     for paragraph in re.split(r"\n\s*\n", body):
         said = " ".join(paragraph.split())
-        if said and not said.startswith(("#", "|", "-", "*", "<", "1.", "!")):
-            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", said)
+        # Not a heading, a table, a list, or something drawn.
+        if said and not paragraph.startswith("    ") and not re.match(r"#|\||[-*] |<|\d+\. |!", said):
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|\*\*", r"\1", said)
             return re.split(r"(?<=[.!?])\s", plain, maxsplit=1)[0][:300]
     return ""
