@@ -39,6 +39,13 @@ document.addEventListener("submit", (event) => {
   }
 });
 
+// What has the focus is found again in what takes its place: by where it leads, or by what it does.
+const finder = (at) => {
+  const told = (one) => [one.tagName, one.id, one.getAttribute("href"), one.value, one.form?.getAttribute("action"), one.textContent].join("\n");
+  const wanted = told(at);
+  return (one) => told(one) === wanted;
+};
+
 // <div data-live="/address"> is asked for anew every two seconds, unless paused, hidden, or somebody is at work inside it.
 for (const place of document.querySelectorAll("[data-live]")) {
   const button = document.querySelector("[data-pause]");
@@ -65,10 +72,10 @@ for (const place of document.querySelectorAll("[data-live]")) {
         const text = await answer.text();
         if (busy()) return;
         const open = new Set([...place.querySelectorAll("details[open][id]")].map((one) => one.id));
-        const at = place.contains(document.activeElement) ? document.activeElement.id : "";
+        const same = place.contains(document.activeElement) ? finder(document.activeElement) : null;
         place.replaceChildren(document.createRange().createContextualFragment(text));
         for (const one of place.querySelectorAll("details[id]")) one.open = open.has(one.id) || one.open;
-        if (at) document.getElementById(at)?.focus();
+        if (same) [...place.querySelectorAll("a, button, pre, [tabindex]")].find(same)?.focus({ preventScroll: true });
         tag = answer.headers.get("etag") || "";
       }
       if (told) told.textContent = answer.ok || answer.status === 304 ? "" : "The gateway does not answer as it should.";
