@@ -983,8 +983,8 @@ class _Result:
                 shelves.flag("matched", key)
                 if leaf.record in self.wrote:
                     shelves.flag("matched", f"{key} by")
-            # Whoever can write in a place that the user named would select himself.
-            chosen = "L" if self.selected and field_class != "label" and not spot.wrote else "."
+            # Whoever writes in a channel that the user named would select himself; mail is put into a folder by its owner.
+            chosen = "L" if self.selected and field_class != "label" and not (letter == "d" and spot.wrote) else "."
             self.trusted.append(f"{made}{letter}{chosen}{place}{spot.roles}{packed:.<{_NAMES_WIDTH}}")
 
     def _text(self) -> None:
