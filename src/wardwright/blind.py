@@ -418,10 +418,11 @@ def _idle(part: ModelPlan, rules: Sequence[Rule]) -> Iterator[Blind]:
             )
         for part_name, matcher in _matchers(rule):
             nobody = [one for one in matcher.namespace if not any(_overlap(fold(one), other) for other in known)]
-            if matcher.namespace and len(nobody) == len(matcher.namespace):
+            if nobody:
+                some = "" if len(nobody) == len(matcher.namespace) else "a part of "
                 yield Blind(
                     "never_fires",
-                    f"what '{part_name}' of rule '{rule.id}' waits for",
+                    f"{some}what '{part_name}' of rule '{rule.id}' waits for",
                     f"no entry of the catalog gives a tool the namespace {_some(nobody)}; only a tool that a caller names so fits",
                     "name your tools so in the catalog, or correct the rule",
                     model,

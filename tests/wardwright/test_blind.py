@@ -191,6 +191,16 @@ CASES = [
         id="a namespace nobody has",
     ),
     pytest.param(
+        "governance:\n  - {id: r, kind: tool_selector, action: block, tool: {namespace: [shell, warehouse]}}\n",
+        "never_fires",
+        (
+            "a part of what 'tool' of rule 'r' waits for",
+            "no entry of the catalog gives a tool the namespace 'warehouse'; only a tool that a caller names so fits",
+            "name your tools so in the catalog, or correct the rule",
+        ),
+        id="one namespace of two that nobody has",
+    ),
+    pytest.param(
         f"{MACHINE}governance:\n  - {{id: loop, kind: tool_loop_threshold, action: block, threshold: 2, tool: {{name: x}}}}\n",
         "session",
         (
@@ -359,7 +369,7 @@ def test_what_no_gateway_can_know_is_said_of_every_plan() -> None:
             "tools_unlabelled",
         ),
         (STRIP, "hosted"),
-        ("  - {id: r, kind: tool_selector, action: block, tool: {namespace: [warehouse, shell]}}\n", "never_fires"),
+        ("  - {id: r, kind: tool_selector, action: block, tool: {namespace: [unknown, shell]}}\n", "never_fires"),
         ("  - {id: r, kind: tool_selector, action: block, tool: {namespace: 'mcp.*'}}\n", "never_fires"),
         (PROVENANCE.replace("tool:", "self: [me@a.test], untrusted_text: ['^<doc'], tool:"), "pasted"),
     ],
