@@ -572,7 +572,8 @@ def test_what_cannot_be_done_again_says_why(work: Work) -> None:
         ("a\n", "a\r\n", ["@ only line endings differ"]),
         ("", "a\nb", ["+a", "+b"]),
         ("x" * 200_001, "y", ["@ too long to compare: 200001 characters before, 1 after"]),
-        ("x\n" * 4_001, "y", ["@ too long to compare: 4001 lines before, 1 after"]),
+        ("a\nb\nc\nd\ne\nf", "a\nb\nc\nd\nX\nf", ["@ 2-6 → 2-6", " b", " c", " d", "-e", "+X", " f"]),
+        ("same\n" * 9 + "x\n" * 1700, "same\n" * 9 + "y", ["@ 10-1709 → 10-10", *["-x"] * 1700, "+y"]),
     ],
 )
 def test_a_comparison_says_what_it_left_out(before: str, after: str, expected: list[str]) -> None:

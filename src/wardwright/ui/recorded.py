@@ -87,8 +87,11 @@ def file_diff(change: FileChange) -> Diff:
 
 def step_diffs(step: Step) -> tuple[Diff, ...]:
     """Everything that a step changed."""
-    slices = [diff for change in step.slices for diff in slice_diffs(change)]
-    return (*slices, *(file_diff(change) for change in step.files))
+    found = [diff for change in step.slices for diff in slice_diffs(change)]
+    found += (file_diff(change) for change in step.files[:ITEMS])
+    if len(step.files) > ITEMS:
+        found.append(Diff("Files", Badge("more", "note"), (), f"and {len(step.files) - ITEMS:,} more changed files"))
+    return tuple(found)
 
 
 def items(state: SliceState) -> Sequence[Shown]:

@@ -17,6 +17,8 @@ Ref = tuple[int, int, int]
 """Where an item is stored: position of the operation, number of the write in it, number of the item in that."""
 
 RESET = -1
+_MOST_ITEMS = 2_000_000
+"""Items that a slice may hold here: a file that doubles them with each operation is not followed for ever."""
 
 
 class Entry:
@@ -135,6 +137,8 @@ class SliceTrack:
                 if isinstance(part, tuple):
                     if not 0 <= part[0] <= part[0] + part[1] <= len(before):
                         raise ValueError(f"{self.title} has no items {part[0]} to {part[0] + part[1] - 1} to keep")
+                    if len(made) + part[1] > _MOST_ITEMS:
+                        raise ValueError(f"{self.title} has more than {_MOST_ITEMS} items")
                     made += before[part[0] : part[0] + part[1]]
                 else:
                     made.append(Entry((position, number, item), part))
