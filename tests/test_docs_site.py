@@ -1,4 +1,6 @@
-"""Claims of the documentation as a whole: every link leads somewhere, every page is listed, every example is some test's."""
+"""Claims of the documentation as a whole: every link leads somewhere, every page is listed, every example is some test's.
+
+One test writes the site in the light run; the others that look at it are heavy, so that it is not written by each worker."""
 
 from __future__ import annotations
 
@@ -54,6 +56,7 @@ def test_every_link_of_the_site_leads_to_a_page_of_it(folder: Path) -> None:
     assert lost == []
 
 
+@pytest.mark.heavy
 def test_every_page_of_docs_is_in_the_site(folder: Path) -> None:
     """Nothing that was written is left out."""
     assert {page.relative_to(DOCS) for page in DOCS.rglob("*.md")} <= {
@@ -61,12 +64,14 @@ def test_every_page_of_docs_is_in_the_site(folder: Path) -> None:
     }
 
 
+@pytest.mark.heavy
 def test_models_find_every_page_in_llms_txt(folder: Path) -> None:
     """One line per page, each of which is there."""
     listed = re.findall(r"^- \[.*?\]\((\S+?)\)", (folder / "llms.txt").read_text("utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(page.relative_to(folder).as_posix() for page in folder.rglob("*.md"))
 
 
+@pytest.mark.heavy
 def test_models_can_read_the_whole_of_it_in_one_file(folder: Path) -> None:
     """Tutorial, guides and reference, one after the other."""
     full = (folder / "llms-full.txt").read_text("utf-8")
@@ -74,6 +79,7 @@ def test_models_can_read_the_whole_of_it_in_one_file(folder: Path) -> None:
         assert f"<!-- {name} -->" in full
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("module", ["weakincentives.prompt", "weakincentives.runtime", "wardwright.in_process"])
 def test_the_reference_has_the_public_names_of_a_module(module: str, folder: Path) -> None:
     """Each under a heading of its own."""
@@ -82,6 +88,7 @@ def test_the_reference_has_the_public_names_of_a_module(module: str, folder: Pat
     assert set(public) <= set(re.findall(r"^## (\w+)$", text, re.MULTILINE))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("command", "word"), [("wardwright", "wardwright check"), ("wink", "wink run")])
 def test_the_reference_has_the_commands(command: str, word: str, folder: Path) -> None:
     """With their options."""

@@ -23,6 +23,9 @@ from weakincentives.testing.adapter_kit import ScriptTurn
 
 from .weakincentives.adapters.loopback.openai_server import OpenAIServer
 
+# Each worker that has one of them would tell the story anew; those of the heavy run stay together.
+pytestmark = pytest.mark.heavy
+
 PROJECT = Path(__file__).parents[1]
 STORY = PROJECT / "examples" / "story"
 # Colours, models and proxies of whoever runs the tests.
@@ -191,7 +194,6 @@ def served() -> Served:
     )
 
 
-@pytest.mark.heavy
 def test_a_port_that_is_taken_is_told_and_another_one_used(served: Served) -> None:
     """Whoever has it is left alone, another run too: each has a port and a folder of its own."""
     assert f"Port {served.port} is taken, so this is port " in served.second
@@ -199,33 +201,28 @@ def test_a_port_that_is_taken_is_told_and_another_one_used(served: Served) -> No
     assert served.answered == [True, True]
 
 
-@pytest.mark.heavy
 def test_the_second_agent_goes_on_when_its_call_is_approved(served: Served) -> None:
     """What somebody decides while it serves is told as it happens."""
     assert "✓ deploy(version='1.4', to='production')" in served.approved
     assert "“1.4 is in production.”" in served.approved
 
 
-@pytest.mark.heavy
 def test_nothing_runs_when_its_call_is_rejected(served: Served) -> None:
     """The agent hears no, and ends."""
     assert "✓ deploy" not in served.rejected
 
 
-@pytest.mark.heavy
 def test_it_serves_until_it_is_told_to_end_and_leaves_nothing_behind(served: Served) -> None:
     """Ctrl-C and SIGTERM end it with exit code 0, and the gateway with it."""
     assert served.codes == [0, 0]
     assert served.left == [False, False]
 
 
-@pytest.mark.heavy
 def test_a_port_that_is_no_port_is_refused_in_a_sentence() -> None:
     """Not with a traceback."""
     assert tell(PORT="http") == (1, "error: PORT must be a number from 0 to 65535, got 'http'\n")
 
 
-@pytest.mark.heavy
 def test_a_promise_that_is_not_kept_is_named_and_fails(tmp_path: Path) -> None:
     """A plan without its rule: the call passes, and the story says what did not happen."""
     folder = tmp_path / "examples" / "story"
@@ -239,7 +236,6 @@ def test_a_promise_that_is_not_kept_is_named_and_fails(tmp_path: Path) -> None:
     assert "This did not happen: the gateway denies a call\n" in text
 
 
-@pytest.mark.heavy
 def test_a_real_model_takes_the_place_of_the_script() -> None:
     """By its base URL alone, behind the same rules; nothing is promised of what it does."""
     server = OpenAIServer()
