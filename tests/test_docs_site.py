@@ -21,6 +21,7 @@ READ_BY = {
     "docs/guide/": "tests/weakincentives/test_guide.py",
     "docs/gateway/": "tests/wardwright/http/test_gateway_pages.py",
     "docs/policy/": "tests/wardwright/test_reference.py",
+    "docs/policy/plans.md": "tests/wardwright/test_plans.py",
     "docs/governance.md": "tests/wardwright/test_guide.py",
     "docs/cookbook.md": "tests/wardwright/test_cookbook.py",
     "docs/prove.md": "tests/wardwright/test_prove_page.py",
