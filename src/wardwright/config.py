@@ -41,6 +41,7 @@ MODEL_KEYS: Final[tuple[str, ...]] = (
     "tool_mediation",
     "tool_advertisement",
     "require_session",
+    "approval",
     "capture",
     "description",
 )

@@ -38,7 +38,7 @@ from wardwright.errors import (
     WireError,
     raised_at,
 )
-from wardwright.gates import NOTHING, Gates, Keep, Kept, Verdict
+from wardwright.gates import NOTHING, TRIES, Gates, Keep, Kept, Verdict
 from wardwright.gateway import passes
 from wardwright.history import EMPTY_SCOPE, ReceiptRow, RegisterKey, ScopeState, scope_key
 from wardwright.keys import Keyring, SealBroken
@@ -46,7 +46,7 @@ from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay
 from wardwright.policy.arbitrate import transformed
 from wardwright.policy.compile import ModelPlan, Target
-from wardwright.policy.rules import CallRuling, Route, Ruling
+from wardwright.policy.rules import CallRuling, Finding, Route, Ruling
 from wardwright.providers import Provider, Response
 from wardwright.receipts import Judged, Outcome
 from wardwright.server_tools import ServerContext, ServerTools
@@ -67,6 +67,8 @@ HELD: Final[RegisterKey] = ("gateway", "held")
 ANYWHERE: Final = Route()
 MAX_SPLICES: Final = 64
 MAX_HELD: Final = 16
+MAX_ASIDE: Final = 16
+"""Calls of one reply that may begin to wait for an approval each of its own."""
 MAX_SHOWN: Final = 4_000
 """Characters of a request that an approver sees."""
 
@@ -80,6 +82,9 @@ _UNDECIDED: Final[Mapping[str, str]] = {
     "pending": "This still waits for an operator's approval. Send the same request again later.",
     "rejected": "This was rejected by an operator. Do something else.",
 }
+
+REJECTED_CALL: Final = "An operator rejected this call. Do not make it again; do something else."
+TOO_MANY_CALLS: Final = "Too many calls of this answer need an operator's approval. Make fewer at once."
 
 _USED: Final = (
     "Nothing is held for this request any more: it was released just now. Send it without the handle to ask anew."
@@ -168,6 +173,14 @@ class _Lifted(Exception):
     def __init__(self, held: Held) -> None:
         super().__init__(held.handle)
         self.held = held
+
+
+class _Granted(Exception):
+    """Calls of a reply have been approved, each by itself."""
+
+    def __init__(self, held: Sequence[Held]) -> None:
+        super().__init__(*(one.handle for one in held))
+        self.held = tuple(held)
 
 
 @dataclass(slots=True)
@@ -484,13 +497,7 @@ class Exchange:
 
     def _hold(self, turn: Turn, verdict: Verdict, reply: dict[str, Any] | None) -> Kept:
         ruling, at_ms, session = verdict.ruling, verdict.at_ms, verdict.session
-        keys = tuple(
-            dict.fromkeys(
-                one.key
-                for one in ruling.findings
-                if one.effect == "require_approval" and one.enforced and not one.lifted
-            )
-        )
+        keys = tuple(dict.fromkeys(one.key for one in ruling.findings if _asks(one)))
         waiting: list[dict[str, str]] = []
         for call in ruling.calls:
             item = turn.items[call.item] if 0 <= call.item < len(turn.items) else None
@@ -534,6 +541,65 @@ class Exchange:
             names = session.registers.get(HELD, ())
             kept.registers = {HELD: (*(name for name in names if name != held.handle), held.handle)[-MAX_HELD:]}
         return kept
+
+    def _ask_aside(self, turn: Turn, verdict: Verdict) -> tuple[SealedRow, ...]:
+        """The calls of a reply that wait each by itself: what operators will see of those that nobody has seen yet. Raises
+        _Granted when some have been approved."""
+        gateway, ruling = self.gateway, verdict.ruling
+        store, keyring, now = gateway.gates.store, gateway.keyring, gateway.now_ms()
+        scope = scope_key("session_id", turn.caller)
+        approved: list[Held] = []
+        asked: list[SealedRow] = []
+        begun = 0
+        for call in ruling.calls:
+            if not call.approval:
+                continue
+            held = approvals.find(store, keyring, scope, call.approval, now)
+            if held is None:
+                begun += 1
+                if begun > MAX_ASIDE:
+                    call.message, call.approval = TOO_MANY_CALLS, ""
+                else:
+                    asked += approvals.rows(keyring, self._held_call(turn, verdict, call, scope))
+                continue
+            said = self._verdict(held)
+            if said == "approved":
+                approved.append(held)
+            elif said == "rejected":
+                call.message, call.approval = REJECTED_CALL, ""
+        if approved:
+            raise _Granted(approved)
+        return tuple(asked)
+
+    def _held_call(self, turn: Turn, verdict: Verdict, call: CallRuling, scope: str) -> Held:
+        """One call that waits by itself. The next reply of this session with the same call finds it by its handle."""
+        ruling = verdict.ruling
+        keys = tuple(dict.fromkeys(one.key for one in ruling.findings if _asks(one) and one.call_id == call.call_id))
+        item = cast("CallItem", turn.items[call.item])
+        shown = {
+            "name": call.name,
+            "arguments": item.arguments,
+            "rule_id": call.rules[0] if call.rules else ruling.rule_id,
+            "message": call.message,
+        }
+        return Held(
+            handle=call.approval,
+            scope=scope,
+            wire=self.inbound.wire,
+            model=turn.model,
+            stream=turn.stream,
+            request_digest="",
+            plan_hash=ruling.plan_hash,
+            principal=turn.caller.principal,
+            keys=keys,
+            calls=(shown,),
+            reply=None,
+            receipt_id=self.receipt_id,
+            expires_at_ms=verdict.at_ms + self.live.deployment.limits.approval_expiry_ms,
+            held_at_ms=verdict.at_ms,
+            message=call.message,
+            further={"alone": True},
+        )
 
     # asking a provider
 
@@ -758,8 +824,9 @@ class Exchange:
         turn.released = self.relay is not None and self.relay.released
         turn.claims = None
         turn.usage = _priced(turn.usage, reply.target)
-        if reply.held and held is not None:
-            turn.approvals = held.keys
+        lifted = held.keys if reply.held and held is not None else ()
+        turn.approvals = lifted
+        granted: tuple[Held, ...] = ()
         step: Next = "refuse"
 
         def keep(verdict: Verdict) -> Kept:
@@ -776,12 +843,19 @@ class Exchange:
             self.stopped = gateway.overlay.stopped(turn.caller, [call.name for call in ruling.calls]) or ""
             step = "refuse" if self.stopped else self._next(ruling)
             unseal = approvals.used(held) if reply.held and held is not None else ()
+            waiting: tuple[SealedRow, ...] = ()
+            if step in ("release", "again"):
+                if any(call.approval for call in ruling.calls):
+                    waiting = self._ask_aside(turn, verdict)
+                for one in granted:
+                    if _serves(one, ruling):
+                        unseal = (*unseal, *approvals.used(one))
             denied = tuple(call.call_id for call in ruling.calls if "tool_mediation" in call.rules)
             if step == "release":
                 kept = self._splice_rows(turn, ruling, {}, verdict)
                 if not self._ours(ruling):
                     kept.receipt = self._receipt("released", 200)
-                kept.unseal, kept.denied = unseal, denied
+                kept.seal, kept.unseal, kept.denied = (*kept.seal, *waiting), unseal, denied
                 if reply.held and held is not None:
                     left = tuple(name for name in verdict.session.registers.get(HELD, ()) if name != held.handle)
                     kept.registers = {**kept.registers, HELD: left or None}
@@ -790,9 +864,22 @@ class Exchange:
                 return self._hold(turn, verdict, reply.body)
             if step == "refuse":
                 return Kept(self._receipt("blocked", 403), unseal=unseal)
-            return Kept(unseal=unseal, denied=denied)
+            return Kept(seal=waiting, unseal=unseal, denied=denied)
 
-        verdict = await self._judge(turn, keep)
+        for left in range(TRIES, -1, -1):
+            try:
+                verdict = await self._judge(turn, keep)
+                break
+            except _Granted as found:
+                granted = (*granted, *found.held)
+            except SealedMissing:
+                # Somebody else has just used an approval up: this call waits for its own.
+                if not granted or not left:
+                    raise
+                granted = ()
+            turn.approvals = (*lifted, *(key for one in granted for key in one.keys))
+        else:
+            raise GovernanceUnavailable("The session is busy; try again.")
         if self.stopped:
             refusal = self._refusal(403, "policy_violation", "emergency_stop", self.stopped)
             raise Refused(refusal, "blocked")
@@ -1095,6 +1182,17 @@ def _noted(error: ProviderFailed) -> str:
     if error.kind in ("status", "broken"):
         return f"{error.kind} {error.status} {error.reason}".rstrip()
     return str(error)
+
+
+def _asks(finding: Finding) -> bool:
+    """Whether an approval is what it needs."""
+    return finding.effect == "require_approval" and finding.enforced and not finding.lifted
+
+
+def _serves(held: Held, ruling: Ruling) -> bool:
+    """Whether a call passes because this was approved."""
+    passing = {call.call_id for call in ruling.calls if call.status == "allow"}
+    return any(one.lifted == "approval" and one.key in held.keys and one.call_id in passing for one in ruling.findings)
 
 
 def _nothing(_: Verdict) -> Kept:

@@ -499,8 +499,9 @@ def deny_hidden(
                 status="deny_call",
                 message=f"Tool '{call.name}' is not available here. Use another tool.",
                 rules=(*call.rules, "tool_mediation"),
+                approval="",
             )
-            if call.status in ("allow", "require_approval") and is_hidden(call.name)
+            if (call.status in ("allow", "require_approval") or call.approval) and is_hidden(call.name)
             else call
             for call in calls
         ]

@@ -730,6 +730,8 @@ def _call(call: CallRuling) -> dict[str, Any]:
         kept["name"] = call.name
     if call.rules:
         kept["rules"] = list(call.rules)
+    if call.approval:
+        kept["approval"] = call.approval
     return kept
 
 

@@ -76,6 +76,8 @@ class BlockedCall:
     status: str
     rules: tuple[str, ...]
     message: str
+    approval: str = ""
+    """Where the model would have been told that it waits: a handle, which is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Simulation:
     @property
     def blocked_calls(self) -> tuple[BlockedCall, ...]:
         return tuple(
-            BlockedCall(step.number, call.call_id, call.name, call.status, call.rules, call.message)
+            BlockedCall(step.number, call.call_id, call.name, call.status, call.rules, call.message, call.approval)
             for step in self.steps
             for call in step.ruling.calls
             if call.status != "allow"
@@ -137,6 +139,7 @@ class Simulation:
                     "status": call.status,
                     "rules": list(call.rules),
                     "message": call.message,
+                    **({"approval": call.approval} if call.approval else {}),
                 }
                 for call in self.blocked_calls
             ],

@@ -12,6 +12,7 @@ Invariants (tests cite the numbers):
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -74,6 +75,8 @@ def arbitrate(run: Run) -> Ruling:
         ruling.reask = ruling.binds_next = False  # refused is refused: nothing is asked again
     if run.gate != "request":
         ruling.calls = _calls(run, ruling, effective)
+        if effective and run.plan.approval == "tool_error":
+            _ask_aside(run, ruling, effective)
     if run.clashes:
         why = "Two rules move the same machine; the first by priority and order won."
         conflicts.extend([Conflict(rules, why) for rules in run.clashes])
@@ -252,6 +255,34 @@ def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[Call
     return tuple(calls)
 
 
+_TALKS: Final = frozenset({"chat_completions", "responses", "anthropic"})
+"""Wires in which a model reads the error of a call. Where there is one call and its answer the handle is in that already."""
+
+
+def _ask_aside(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> None:
+    """Calls that need an approval are denied with a handle, and the rest of the reply goes on; unless something else than a
+    call needs one too: then all of it waits."""
+    if run.gate != "reply" or run.turn.wire not in _TALKS or ruling.decision == "block" or ruling.reask:
+        return
+    asking: dict[str, list[Finding]] = {call.call_id: [] for call in ruling.calls}
+    for finding in effective:
+        if finding.effect == "require_approval":
+            if finding.call_id not in asking:
+                return
+            asking[finding.call_id].append(finding)
+    for call in ruling.calls:
+        if call.status == "require_approval":
+            found = asking[call.call_id]
+            parts = (run.turn.caller.principal, *sorted(one.key for one in found))
+            digest = hashlib.blake2b(
+                "\x1f".join(parts).encode("utf-8", "surrogatepass"), key=run.secret, digest_size=16
+            )
+            call.status, call.approval = "deny_call", f"apr_{digest.hexdigest()}"
+            call.message = explain(run, found[0], call.approval)
+    if ruling.decision == "require_approval":
+        ruling.decision = "deny_call"
+
+
 def _name(fact: ToolFact) -> str:
     return f"{fact.namespace}.{fact.name}"
 
@@ -270,24 +301,36 @@ _UNASKED: Final[Mapping[str | bool, str]] = {
     "argument_provenance": "would use a value that does not come from where it has to",
     "intent": "does something that the user did not ask for",
     True: "Ask an operator for approval, then send the same request again; or ask the user to say it.",
+    "aside": "Or ask the user to say it.",
     False: "Ask the user to say it, or ask the operator for an exception.",
 }
 
 
-def explain(run: Run, finding: Finding) -> str:
-    """What a person, or the model, can do about a refusal. The rule's own message comes first."""
+WAITS: Final = "This call waits for an operator as {handle}: say so, go on without it, and make the very same call again once it is approved."
+"""What a model is told of a call that was taken out of its reply until somebody approves it."""
+
+
+def explain(run: Run, finding: Finding, handle: str = "") -> str:
+    """What a person, or the model, can do about a refusal. The rule's own message comes first. `handle`: of an approval that the
+    call itself waits for."""
+    waits = f" {WAITS.format(handle=handle)}" if handle else ""
     problems = finding.evidence.get("problems")
     details = f" Problems: {'; '.join(problems)}." if problems else ""
     if finding.evidence.get("overflow"):
         details += " (Too many different calls to tell apart: this one was counted together with others.)"
     if finding.message:
-        return finding.message + details
+        return finding.message + details + waits
     tools = ", ".join(_tools(run, [finding]))
     what = f"Tool {tools}" if tools else "This request" if run.gate == "request" else "This answer"
     rule = f"rule '{finding.rule_id}'"
     count, threshold = finding.evidence.get("observed_count"), finding.evidence.get("threshold")
     if finding.kind in ("argument_provenance", "intent") and problems:
-        return f"{what} {_UNASKED[finding.kind]} ({rule}).{details} {_UNASKED[finding.effect == 'require_approval']}"
+        unasked = f"{what} {_UNASKED[finding.kind]} ({rule}).{details}"
+        if waits:
+            return f"{unasked}{waits} {_UNASKED['aside']}"
+        return f"{unasked} {_UNASKED[finding.effect == 'require_approval']}"
+    if waits:
+        return f"{what} needs an operator's approval ({rule}).{waits}"
     if finding.effect == "require_approval":
         return f"{what} needs an operator's approval ({rule}). Ask for it, then send the same request again."
     if problems:

@@ -11,7 +11,7 @@ import importlib.resources
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import orjson
 
@@ -50,6 +50,7 @@ from wardwright.policy.rules import (
     ActionName,
     AllowedTool,
     AllowedTools,
+    Approval,
     ArgumentProvenance,
     ArgumentSchema,
     Budget,
@@ -488,6 +489,8 @@ class ModelPlan:
     """The scopes to load; the session first."""
     retention_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     require_session: bool = False
+    approval: Approval = "refuse"
+    """What becomes of a call that needs an operator's approval."""
     watch: Watch | None = None
     """What has to be indexed as it is seen; None when no rule asks where values came from or what the user wants."""
 
@@ -701,8 +704,14 @@ class _Compiler:
             scopes,
             self.retention,
             require,
+            self._approval(sections.get("approval")),
             self._watch(everything),
         )
+
+    def _approval(self, node: Node | None) -> Approval:
+        if node is None:
+            return "refuse"
+        return cast("Approval", self.problems.choice(node, get_args(Approval)))
 
     def _watch(self, rules: Sequence[Rule]) -> Watch | None:
         asking = [rule for rule in rules if isinstance(rule, (ArgumentProvenance, Intent))]

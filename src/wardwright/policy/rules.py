@@ -355,6 +355,10 @@ class Finding:
     bundle: str = ""
 
 
+Approval: TypeAlias = Literal["refuse", "tool_error"]
+"""refuse: a reply with a call that needs an approval is held whole, and the caller is refused with a handle
+tool_error: the call alone is taken out; the model reads an error with a handle, and may call again once it is approved"""
+
 CallStatus: TypeAlias = Literal["allow", "deny_call", "require_approval", "block"]
 
 
@@ -373,6 +377,8 @@ class CallRuling:
     message: str = ""
     """What the model reads as the error of a denied call; what a person reads for an approval."""
     rules: tuple[str, ...] = ()
+    approval: str = ""
+    """Handle under which an operator may approve a denied call; empty: nobody is asked."""
 
 
 @dataclass(frozen=True, slots=True)
