@@ -83,7 +83,7 @@ constraints: python-is-new-enough ## write constraints.txt anew from the newest 
 	@echo "constraints.txt: $$(grep -c == constraints.txt) versions pinned"
 
 clean: ## remove caches and build output
-	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf build dist .run .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## also remove the environment
