@@ -13,7 +13,7 @@ from ..filesystem import Filesystem, InMemoryFilesystem
 from ..limits import Deadline
 from ..runtime import EventBus, MainLoop, Session, ToolInvoked
 from .agent_file import BadInput, adapter_of, chosen, loaded, loop_of, prepared, request_of
-from .terminal import DIFFERS, FAILED, AgentFile, Json, print_json
+from .terminal import DIFFERS, FAILED, AgentFile, Json, harmless, print_json
 
 KEPT_FILES = "files"
 """The name that `--keep-files` attaches files under."""
@@ -118,4 +118,4 @@ def _tell(event: ToolInvoked) -> None:
     first = event.rendered_output.strip().partition("\n")[0]
     shown = first if len(first) <= 100 else f"{first[:97]}..."
     mark = _MARKS.get(event.outcome, "✗")
-    typer.echo(f"{mark} {event.tool_name}{f': {shown}' if shown else ''}", err=True)
+    typer.echo(harmless(f"{mark} {event.tool_name}{f': {shown}' if shown else ''}"), err=True)

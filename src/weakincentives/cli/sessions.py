@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from contextlib import ExitStack
 from datetime import datetime
@@ -151,13 +152,11 @@ def _again(
 ) -> list[Again]:
     found: list[Again] = []
     with loaded(module) as (code, name):
-        prompt = prompt_of(code, name, module, request)()
-        rerun = Rerun(recording, prompt, external=external)
-        with prompt.resources:
-            for one in watched(rerun.calls(1, last), last, "Calling again"):
-                found.append(one)
-                if not json and one.verdict != "same":
-                    _print_again(Paper(), one)
+        rerun = Rerun(recording, prompt_of(code, name, module, request)(), external=external)
+        for one in watched(rerun.calls(1, last), last, "Calling again"):
+            found.append(one)
+            if not json and one.verdict != "same":
+                _print_again(Paper(), one)
     return found
 
 
@@ -335,7 +334,12 @@ def _print_file(recording: Recording, file: str, position: int | None, json: boo
     except SessionStorageError as error:
         raise BadInput(str(error)) from None
     told: dict[str, Any] = {"files": name, "path": path, "position": position or recording.position, "text": text}
-    print_json(told) if json else typer.echo(text, nl=False)
+    if json:
+        print_json(told)
+    elif sys.stdout.isatty():
+        Paper().block(text, "")  # a terminal would obey what a pipe only hands on
+    else:
+        typer.echo(text, nl=False)
 
 
 def _print_again(paper: Paper, one: Again) -> None:

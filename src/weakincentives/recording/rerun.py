@@ -79,7 +79,7 @@ class Again:
 
 
 class Rerun:
-    """Goes through a recording once, from its beginning. The prompt's resources are whoever's who made it."""
+    """Goes through a recording once, from its beginning; the prompt's resources are open meanwhile."""
 
     def __init__(self, recording: Recording, prompt: Prompt[Any], *, external: bool = False) -> None:
         self._recording = recording
@@ -97,8 +97,9 @@ class Rerun:
     def calls(self, first: int = 1, last: int | None = None) -> Iterator[Again]:
         """Make the calls of these numbers again, in order."""
         recording = self._recording
-        for number in range(first, min(recording.calls, last or recording.calls) + 1):
-            yield self._call(recording.row(recording.position_of_call(number)))
+        with self._prompt.resources:
+            for number in range(first, min(recording.calls, last or recording.calls) + 1):
+                yield self._call(recording.row(recording.position_of_call(number)))
 
     def _call(self, row: Row) -> Again:
         recording = self._recording

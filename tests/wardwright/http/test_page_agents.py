@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from wardwright.config import parse_config
+from wardwright.deployment import compile_deployment
+from wardwright.errors import ConfigError
 from wardwright.http import page_agents
+from wardwright.http.service import Service
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SequentialDependencyPolicy, ToolContext, tool
 from weakincentives.runtime import Session, ToolCall, execute_tool
 
-from .desk import Desk
+from .desk import PLAN, Desk
 from .visitor import Visitor
 
 
@@ -171,6 +175,22 @@ def test_files_that_are_no_sessions_are_refused_without_where_they_lie(place: Pl
     seen = place.visitor.get("/agents/x")
 
     assert (seen.status, "x is not a session file." in seen.text, str(place.folder) in seen.html) == (409, True, False)
+
+
+def test_the_folder_is_what_the_process_was_started_with(tmp_path: Path) -> None:
+    """By its config, or by the command line, which wins; what is sent over the network names none."""
+    config = parse_config(f"{PLAN}workbench: {{sessions: kept}}\n", "plan.yaml")
+    for given, expected in (("", "kept"), ("other", "other")):
+        service = Service(config, str(tmp_path / "gateway.db"), "127.0.0.1", sessions=given)
+        service.compile(f"{PLAN}workbench: {{sessions: /etc}}\n".encode())
+        service.store.close()
+        assert service.sessions_folder == expected
+
+
+def test_a_key_of_the_workbench_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    """With the one that was meant."""
+    with pytest.raises(ConfigError, match=r"unknown key 'session' \(did you mean 'sessions'\?\)"):
+        compile_deployment(parse_config(f"{PLAN}workbench: {{session: kept}}\n", "plan.yaml"))
 
 
 # steps
