@@ -288,9 +288,8 @@ def check(
         for problem in problems:
             _complain(problem)
         for one in unseen:
-            _say(
-                f"{f'{one.model}: ' if one.model else ''}{one.kind}: {one.what}\n  why: {one.why}\n  do:  {one.remedy}"
-            )
+            whose = f"{one.model}: " if one.model else ""
+            _say(f"{whose}{one.kind}: {one.what}", f"  why: {one.why}", f"  do:  {one.remedy}")
         if good and plan is not None:
             played = f", {held} of {len(outcomes)} cases hold" if outcomes else ""
             played += f", {len(proofs)} questions answered" if proofs else ""
@@ -449,7 +448,7 @@ def prove(
         for problem in error.problems if isinstance(error, ConfigError) else ():
             _complain(problem)
         if not isinstance(error, ConfigError):
-            typer.echo(f"wardwright: {error}", err=True)
+            typer.echo(_visible(f"wardwright: {error}"), err=True)
         raise typer.Exit(2) from None
     wanted = [
         (name, one)
@@ -593,7 +592,7 @@ def _say_flip(flip: Flip) -> None:
         _say(f"      {name}: {_plain(was)} -> {_plain(now)}")
     for fact in flip.facts:
         for pointer, value in fact.get("arguments", {}).items():
-            _say(_visible(f"      {pointer} holds {_plain(value)}"))
+            _say(f"      {pointer} holds {_plain(value)}")
 
 
 def _plain(value: Any) -> str:
@@ -727,7 +726,7 @@ def show_receipt(
     if not stored.row.body:
         raise BadInput(f"receipt {receipt_id!r} was erased; its hash was {stored.erased_hash}")
     body: Receipt = receipt.load(stored.row.body)
-    _print_json(body) if json else _say(explain(body))
+    _print_json(body) if json else _say(*explain(body).split("\n"))
 
 
 @receipts_app.command("export")
@@ -791,7 +790,7 @@ def verify_receipts(
         )
     else:
         for flaw in found.flaws:
-            typer.echo(str(flaw), err=True)
+            typer.echo(_visible(str(flaw)), err=True)
         state = "hold" if found.good else f"do not hold: {len(found.flaws)} flaws"
         _say(f"{found.receipts} receipts in {found.chains} chains {state}")
     if not found.good:
@@ -960,7 +959,7 @@ def _decide(
             typer.confirm("Approve this?" if approved else "Reject this?", abort=True)
             seen = held.digest
         made = waiting.decide(store, ring, handle, approved, decider, note, _now_ms(), seen=seen)
-    _print_json(told(handle, made)) if json else _say(f"{handle} {made.status} by {_visible(made.operator)}")
+    _print_json(told(handle, made)) if json else _say(f"{handle} {made.status} by {made.operator}")
 
 
 def _waiting(store: Store, ring: Keyring, handle: str) -> waiting.Held:
@@ -985,10 +984,10 @@ def _user() -> str:
 def _say_held(held: waiting.Held) -> None:
     who = f"session {held.session_id}" + (f" of {held.tenant}" if held.tenant else "")
     _say(f"{held.handle}  until {_time(held.expires_at_ms)}")
-    _say(_visible(f"  {held.model}, {who}, asked by {held.principal}"))
+    _say(f"  {held.model}, {who}, asked by {held.principal}")
     for call in held.calls:
-        _say(_visible(f"  {call.get('name') or held.gate}: {call.get('arguments', '')}"))
-        _say(_visible(f"    {_because(call.get('rule_id', ''), call.get('message', ''))}"))
+        _say(f"  {call.get('name') or held.gate}: {call.get('arguments', '')}")
+        _say(f"    {_because(call.get('rule_id', ''), call.get('message', ''))}")
     _say(f"  --seen {held.digest}")
 
 
@@ -1057,7 +1056,7 @@ def new_admin_token(file: Ring, json: Json = False) -> None:
 def new_key(json: Json = False) -> None:
     """Print a new key for a caller or an operator, and its hash for the config."""
     key = new_secret()
-    _print_json({"key": key, "hash": hash_key(key)}) if json else _say(f"key:  {key}\nhash: {hash_key(key)}")
+    _print_json({"key": key, "hash": hash_key(key)}) if json else _say(f"key:  {key}", f"hash: {hash_key(key)}")
 
 
 @keys_app.command("hash")
@@ -1294,8 +1293,9 @@ def _answered(plan: Plan, asked: Sequence[tuple[str, Question]], limit: int = LI
     _meanwhile("")
 
 
-def _say(text: str) -> None:
-    typer.echo(text)
+def _say(*lines: str) -> None:
+    for line in lines:
+        typer.echo(_visible(line))
 
 
 def _print_json(value: Any) -> None:
@@ -1304,7 +1304,7 @@ def _print_json(value: Any) -> None:
 
 def _complain(problem: Problem) -> None:
     message = f"warning: {problem.message}" if problem.severity == "warning" else problem.message
-    typer.echo(f"{problem.file}:{problem.line}:{problem.column}: {problem.path}: {message}", err=True)
+    typer.echo(_visible(f"{problem.file}:{problem.line}:{problem.column}: {problem.path}: {message}"), err=True)
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
@@ -1345,5 +1345,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except (WardwrightError, OSError) as error:
-        typer.echo(f"wardwright: {error}", err=True)
+        typer.echo(_visible(f"wardwright: {error}"), err=True)
         raise SystemExit(1) from None

@@ -638,6 +638,21 @@ def test_a_change_can_end_a_build(shell: Shell, stored: str) -> None:
     assert shell("replay", "--config", plan, "--db", stored, "--exit-code")[0] == 3
 
 
+def test_names_that_callers_choose_do_not_move_the_cursor(shell: Shell) -> None:
+    """What a caller calls a tool is shown as it is, on one line, in a difference and in a report."""
+    odd = "shell.\x1b[2J\nok \u202ex"
+    store = SqliteStore(shell.folder / "odd.db", upkeep=False)
+    for receipt in recorded(compile_plan(load_config(PLAN.replace("block", "block, mode: observe"))), calls(odd)):
+        store.commit(Delta(receipt["at_ms"]), receipts.record(receipt))
+    store.close()
+
+    for asked in (("replay", "--config", shell.file("plan.yaml", PLAN)), ("report",)):
+        _, out, _ = shell(*asked, "--db", "odd.db")
+        assert "shell." in out
+        assert [one for one in out if one != "\n" and not one.isprintable()] == []
+        assert "\nok" not in out
+
+
 def test_what_is_listed_of_changes_can_be_bounded(shell: Shell, stored: str) -> None:
     """The rest is counted, and how to see it is said."""
     plan, other = shell.file("plan.yaml", PLAN), shell.file("other.yaml", PLAN.replace("shell", "nobody"))
