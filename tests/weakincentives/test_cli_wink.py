@@ -289,6 +289,14 @@ def test_what_cannot_be_used_is_told_in_one_line(
     assert err.count("\n") == 1
 
 
+def test_every_command_tells_what_it_is_for_with_an_example(shell: Shell) -> None:
+    """And the exit codes stand with them."""
+    for name in ("run", "inspect", "replay", "fork", "tools", "schema", "serve-mcp"):
+        code, out, _ = shell(name, "--help")
+        assert (code, "Examples:\n" in out, f"    wink {name} shop" in out) == (0, True, True)
+    assert "  3  done, and somebody must look: something differs, or waits for approval" in shell("--help")[1]
+
+
 def test_the_command_works_as_a_program(shell: Shell) -> None:
     """As it is installed, with warnings as errors."""
     file = shell.file(AGENT + LOOP)

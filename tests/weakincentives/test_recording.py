@@ -266,6 +266,34 @@ def test_rows_are_read_backwards_from_anywhere_and_by_what_they_are(work: Work) 
     assert (recording.outcomes(), recording.tools()) == ({"ok": 4, "failed": 2}, {"write": 6})
 
 
+@pytest.mark.parametrize("length", [30, 600])
+def test_a_page_costs_the_same_however_long_the_session_is(
+    work: Work, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many records are read for a list as it has rows, and a few for a step with its state."""
+    for number in range(length):
+        with work.session.transaction():
+            work.session[Note].append(Note(str(number)))
+            work.files.write("a.txt", str(number))
+    recording = work.recording()
+    recording.at(1)  # from here on slices and files are known
+    read: list[int] = []
+    payload = Source.payload
+
+    def counted(self: Source, offset: int) -> bytes:
+        read.append(offset)
+        return payload(self, offset)
+
+    monkeypatch.setattr(Source, "payload", counted)
+    recording.rows(count=20)
+    assert len(read) == 20
+
+    read.clear()
+    recording.step(recording.position)
+    recording.at(recording.position, items=5)
+    assert len(read) <= 12
+
+
 # positions
 
 

@@ -18,22 +18,62 @@ from . import run, sessions, tools
 from .agent_file import BadInput
 from .terminal import FAILED, UNUSABLE
 
+
+def _examples(*lines: str) -> str:
+    """Lines that stay as they are."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
 app = typer.Typer(
     name="wink",
     help="Runs agents whose tool calls are transactions, shows their tools, and shows what they did.",
-    epilog="Exit codes: 0 done, 1 failed, 2 what was given cannot be used, 3 something differs or waits for approval.",
+    epilog="\b\n"
+    "Exit codes:\n"
+    "  0  done\n"
+    "  1  failed\n"
+    "  2  what was given cannot be used; one line says what to do instead\n"
+    "  3  done, and somebody must look: something differs, or waits for approval",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("run")(run.run)
-app.command("inspect")(sessions.inspect)
-app.command("replay")(sessions.replay)
-app.command("fork")(sessions.fork)
-app.command("tools")(tools.tools)
-app.command("schema")(tools.schema)
-app.command("serve-mcp")(tools.serve_mcp)
+app.command(
+    "run",
+    epilog=_examples(
+        'wink run shop.py --request "How much is a fig?"',
+        "wink run shop.py --request - --json < request.json",
+        "wink run shop.py:loop --session shop.session --keep-files",
+        "wink run shop.py --model llama3 --base-url http://localhost:11434/v1",
+    ),
+)(run.run)
+app.command(
+    "inspect",
+    epilog=_examples(
+        "wink inspect shop.session",
+        "wink inspect shop.session --outcome rolled_back --diff",
+        "wink inspect shop.session --call 3 --state",
+        "wink inspect shop.session --call 3 --file notes.txt",
+    ),
+)(sessions.inspect)
+app.command(
+    "replay",
+    epilog=_examples(
+        "wink replay shop.session --call 3",
+        "wink replay shop.session --module shop.py   exit code 3: the tools would do something else today",
+    ),
+)(sessions.replay)
+app.command("fork", epilog=_examples("wink fork shop.session other.session --call 3"))(sessions.fork)
+app.command("tools", epilog=_examples("wink tools shop.py", "wink tools shop.py:loop --json"))(tools.tools)
+app.command("schema", epilog=_examples("wink schema shop.py price"))(tools.schema)
+app.command(
+    "serve-mcp",
+    epilog=_examples(
+        "wink serve-mcp shop.py",
+        "wink serve-mcp shop.py --http --port 8765",
+        'in a client\'s configuration: {"command": "wink", "args": ["serve-mcp", "/path/to/shop.py"]}',
+    ),
+)(tools.serve_mcp)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

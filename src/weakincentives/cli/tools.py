@@ -64,9 +64,7 @@ def serve_mcp(
     request: ForRequest = None,
     json: Json = False,
 ) -> None:
-    """Serve the tools of an agent over MCP, with its policies and transactions, until the client goes or Ctrl-C.
-
-    For a client's configuration: {"command": "wink", "args": ["serve-mcp", "shop.py"]}"""
+    """Serve the tools of an agent over MCP, with its policies and transactions, until the client goes or Ctrl-C."""
     token = None
     if token_env:
         token = os.environ.get(token_env)
