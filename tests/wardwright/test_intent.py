@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wardwright.policy.compile import Plan
-from wardwright.policy.intent import asked, default_lexicon
+from wardwright.policy.intent import asked, asked_about, default_lexicon
 
 from .provenance_world import INTENT, Talk, plan_of
 
@@ -114,3 +114,34 @@ def test_the_lexicon_is_extended_by_language() -> None:
 def test_reading_needs_no_intent(plan: Plan) -> None:
     """P10: the matcher leaves reading alone."""
     assert Talk(plan).user("Hello").passes("get_emails", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "effect"),
+    [
+        ("Refund GB29 for what they sent me.", "pay"),
+        ("Book me a room.", "book"),
+        ("Create me a file.", "create_file"),
+        ("Fix the typo in README.md.", "write_file"),
+        ("Add the new iban as a payee.", "save_payee"),
+        ("Turn off the kitchen light.", "control"),
+        ("Refer Jonas to the heart clinic.", "prescribe"),
+        ("Give kim access.", "invite"),
+        ("Block tomorrow from 13:00 for focus work.", "schedule"),
+    ],
+)
+def test_verbs_that_need_no_noun_and_requests_for_oneself(text: str, effect: str) -> None:
+    """P10: `alone` verbs are enough; "book me" asks for what "send me" does not."""
+    assert effect in asked(text, default_lexicon())
+
+
+def test_plurals_of_nouns_count() -> None:
+    """P10: the lexicon lists nouns once."""
+    assert "ticket" in asked("Close both tickets.", default_lexicon())
+
+
+def test_only_clauses_that_do_something_count_as_using_a_word() -> None:
+    """P7: what the user wants to be told is not what may be sent."""
+    used = asked_about("Open the page, and tell me my card number. Send Bob my passport number.", [default_lexicon()])
+    assert "passport number" in used
+    assert "card number" not in used

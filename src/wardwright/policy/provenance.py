@@ -692,7 +692,7 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
                 f"{digest('w', one)}p" for one in tokens(normal.partition("@")[0]) if one not in watch.common
             )
     if watch.secretive:
-        entries.extend(digest("w", one) + "o" for one in asked_about(spoken, watch.lexicons))
+        entries.extend(digest("w", one) + "o" for one in asked_about(spoken, watch.lexicons or (default_lexicon(),)))
     shelves.add("u", entries)
     if any(word in watch.links or word.removesuffix("s") in watch.links for word, _ in said):
         shelves.flag("links", "links")
@@ -1288,6 +1288,9 @@ class _Judge:
                 found["self"] = "the rule"
             for entry in shelves.find("s", made):
                 self._entry(entry, found)
+            for entry in shelves.find("c", made):
+                if shelves.roles_fit(entry[2:], leaving=True):
+                    found["self"] = shelves.named(entry[:2])
             for entry in shelves.find("t", made):
                 found["text"] = shelves.named(entry)
                 break

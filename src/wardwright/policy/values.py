@@ -133,7 +133,7 @@ def url_of(found: str) -> tuple[str, str]:
     rest = found.partition("://")[2] or found
     if ")" in rest and rest.count("(") < rest.count(")"):
         rest = _closed(rest)
-    rest = rest.rstrip(".,;:!?)('\"*").partition("#")[0]
+    rest = rest.rstrip(".,;:!?('\"*").partition("#")[0]
     end = _HOST_END.search(rest)
     at = len(rest) if end is None else end.start()
     host, path = rest[:at], rest[at:]
