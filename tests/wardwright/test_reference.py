@@ -45,8 +45,10 @@ def plain(kind: str) -> dict[str, Any]:
 
 
 def test_the_pages_are_what_the_tables_say() -> None:
-    """`python -m wardwright.reference docs/policy` would change nothing."""
-    assert {path.name: path.read_text("utf-8") for path in DOCS.glob("*.md")} == pages()
+    """`python -m wardwright.reference docs/policy` would change nothing; the page of the ready-made plans is written by hand."""
+    written = {path.name: path.read_text("utf-8") for path in DOCS.glob("*.md") if path.name != "plans.md"}
+
+    assert written == pages()
 
 
 def test_the_pages_can_be_written_anywhere(tmp_path: Path) -> None:
