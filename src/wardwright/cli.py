@@ -193,8 +193,11 @@ def serve(
             _say("No --config: this is the embedded example with a scripted provider.")
         if service.admin_token is not None:
             _say(f"Admin token, shown this once: {service.admin_token}")
+            _say(f"Workbench, signed in by this link: {address}/signin#{service.admin_token}")
         elif not service.authenticator.has_admin:
             _say("Nobody can administer: set auth.admin, or run 'wardwright keys admin'.")
+        else:
+            _say(f"Workbench: {address}/signin")
 
     start(Start("" if config is None else str(config), db, host, port, workers, log_level, sessions), tell)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from urllib.parse import urlencode
 import orjson
 import pytest
 
+from wardwright import cli
 from wardwright.http.pages import COOKIE
+from wardwright.http.service import Service
+from wardwright.http.start import Start
 
 from .gateway_fixture import Answer, Running, running, said
 
@@ -182,3 +186,32 @@ def test_a_plan_activated_from_a_page_is_followed_before_the_answer(tmp_path: Pa
         assert b"renamed" in after.body
 
     running(tmp_path, PLAN, story)
+
+
+def test_serve_prints_a_link_that_signs_in_at_the_first_start_only(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Later starts tell where the pages are, and no start logs the token."""
+
+    def started(start: Start, tell: Callable[[Service], None]) -> None:
+        service = start.service()
+        tell(service)
+        service.store.close()
+
+    monkeypatch.setattr(cli, "start", started)
+    arguments = ["serve", "--db", str(tmp_path / "ward.db"), "--host", "::1", "--port", "8123"]
+    with caplog.at_level("DEBUG"):
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                cli.main(arguments)
+
+    lines = capsys.readouterr().out.splitlines()
+    token = next(line for line in lines if line.startswith("Admin token")).partition(": ")[2]
+    assert [line for line in lines if line.startswith("Workbench")] == [
+        f"Workbench, signed in by this link: http://[::1]:8123/signin#{token}",
+        "Workbench: http://[::1]:8123/signin",
+    ]
+    assert token not in caplog.text
