@@ -1131,15 +1131,26 @@ def init(
         with path.open("w" if force else "x", encoding="utf-8") as opened:
             opened.write(text)
     steps = _next_steps(main_file, chosen is not None and drafted is None, drafted is not None)
+    # A ready-made rule may speak of tools that another catalog does not have.
+    gone = () if chosen is None or drafted is None else unseen_by(compile_plan(load_config(main_file)))
+    notes = [f"{one.what}: {one.why}" for one in gone if one.kind == "never_fires"]
     if json:
         _print_json(
-            {"file": str(main_file), "files": [str(path) for path in files], "plan": plan or None, "next": list(steps)}
+            {
+                "file": str(main_file),
+                "files": [str(path) for path in files],
+                "plan": plan or None,
+                "notes": notes,
+                "next": list(steps),
+            }
         )
         return
     if len(files) == 1:
         _say(f"{main_file} written.")
     else:
         _say(f"{', '.join(path.name for path in files)} written to {main_file.parent}.")
+    for note in notes:
+        _say(f"Note: {note}")
     for number, (command, why) in enumerate(steps.items()):
         _say(f"{'Next:' if not number else '     '} {command}  # {why}")
 

@@ -356,6 +356,16 @@ def test_what_no_gateway_can_know_is_said_of_every_plan() -> None:
     ]
 
 
+def test_without_rules_on_provenance_the_limits_say_what_would_help() -> None:
+    """Labels alone do nothing: the rules that read them are named."""
+    limits = [remedy for _, _, remedy in seen(f"governance:\n{NOTHING}", "limit")]
+
+    assert limits[2:4] == [
+        "keep contacts and payees in a directory that the catalog labels (rules argument_provenance and intent)",
+        "name records in the catalog (names), so that words choose one of them (rules argument_provenance and intent)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("plan", "kind"),
     [

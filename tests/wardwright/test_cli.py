@@ -628,6 +628,43 @@ def test_the_version_is_told(shell: Shell) -> None:
     assert shell("--version") == (0, f"wardwright {importlib.metadata.version('weakincentives')}\n", "")
 
 
+LOOPS = "governance:\n  - {id: r, kind: tool_loop_threshold, action: block, threshold: 9, tool: {namespace: shell}}\n"
+RENAMED = f"catalog: [{{match: shell_exec, namespace: tools}}]\n{PLAN}"
+LET_GO = "    no-shell: block -> nothing on shell.exec, call shell_exec-0"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (PLAN, PLAN.replace("shell}", "nobody}"), f"{LET_GO} (the rule says something else)"),
+        (PLAN, LOOPS, f"{LET_GO} (the rule is gone)"),
+        (PLAN, RENAMED, f"{LET_GO} (the same rule, other facts)"),
+        (PLAN, RENAMED, "      namespace: shell -> tools"),
+        (LOOPS, LOOPS.replace("9", "1"), "      threshold: 9 -> 1"),
+        (LOOPS, LOOPS.replace("9", "1"), "      observed_count: none -> 1"),
+    ],
+)
+def test_a_difference_says_what_flipped_it(shell: Shell, stored: str, before: str, after: str, line: str) -> None:
+    """The rule, from what to what, on which call, why, and the values that differ."""
+    _, out, _ = shell("diff", shell.file("a.yaml", before), shell.file("b.yaml", after), "--db", stored)
+
+    assert line in out.splitlines()
+
+
+def test_captured_arguments_are_shown_where_a_rule_reads_them(shell: Shell) -> None:
+    """As the receipt has them, clipped."""
+    store = SqliteStore(shell.folder / "captured.db", upkeep=False)
+    command = "rm " + "x" * 300
+    for receipt in recorded(ALLOW, calls("shell_exec", arguments=f'{{"cmd": "{command}"}}'), capture=True):
+        store.commit(Delta(receipt["at_ms"]), receipts.record(receipt))
+    store.close()
+    plan = PLAN.replace("namespace: shell", "namespace: shell, arguments: {/cmd: {glob: 'rm *'}}")
+
+    _, out, _ = shell("replay", "--config", shell.file("plan.yaml", plan), "--db", "captured.db")
+
+    assert f"      /cmd holds {command[:200]}…" in out.splitlines()
+
+
 def test_a_change_can_end_a_build(shell: Shell, stored: str) -> None:
     """G51: with --exit-code 3 means that something would change; without it the answer is the answer."""
     plan, same = shell.file("plan.yaml", PLAN), shell.file("same.yaml", PLAN)

@@ -178,6 +178,19 @@ def test_init_writes_one_file_for_ones_own_tools(shell: Shell) -> None:
     assert shell("check", "mine.yaml")[0] == 0
 
 
+def test_init_says_which_rules_speak_of_tools_that_are_not_there(shell: Shell) -> None:
+    """A rule that nothing fits would be a promise that nobody keeps."""
+    tools = shell.file("tools.json", json.dumps(TOOLS))
+
+    _, out, _ = shell("init", "--plan", "write-hardening", "--catalog-from", tools)
+
+    assert out.splitlines()[1] == (
+        "Note: a part of what 'tool' of rule 'not-outside-the-project' waits for: no entry of the catalog gives a tool the namespace "
+        "'repo'; only a tool that a caller names so fits"
+    )
+    assert len(shell.json("init", "--plan", "write-hardening", "--catalog-from", tools, "--force")["notes"]) == 1
+
+
 def test_init_lists_what_there_is(shell: Shell) -> None:
     """A name and a sentence each."""
     _, out, _ = shell("init", "--list")
