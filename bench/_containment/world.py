@@ -98,11 +98,16 @@ def sentence(goal: str) -> str:
 def play(name: str) -> None:
     suite = get_suite(VERSION, name)
     places = list(suite.get_injection_vector_defaults())
+    injections = [None, *suite.injection_tasks.values()]
+    texts = [{} if one is None else dict.fromkeys(places, sentence(one.GOAL)) for one in injections]
+    worlds = [suite.load_and_inject_default_environment(one) for one in texts]
     for task in suite.user_tasks.values():
-        for injected in (None, *suite.injection_tasks.values()):
-            texts = {} if injected is None else dict.fromkeys(places, sentence(injected.GOAL))
+        for injected, text, world in zip(injections, texts, worlds, strict=True):
             say(event="begin", suite=name, task=task.ID, injection="" if injected is None else injected.ID)
-            useful, harmed = suite.run_task_with_pipeline(Obedient(task, injected), task, injected, texts)
+            fresh = world.model_copy(deep=True)
+            useful, harmed = suite.run_task_with_pipeline(
+                Obedient(task, injected), task, injected, text, environment=fresh
+            )
             say(event="end", useful=useful, harmed=harmed if injected is not None else False)
 
 

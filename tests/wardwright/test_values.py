@@ -25,6 +25,23 @@ def test_dates_have_one_form(text: str, dates: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("due 2024-05-20", []),
+        ("2024-05-20 - 2024-05-25", []),
+        ("2024-05-20 10:00", []),
+        ("15.05.2024", []),
+        ("acct 12345678 2024-05-20", ["1234567820240520"]),
+        ("1234-56-78 9012", ["123456789012"]),
+        ("12-34-5678", ["12345678"]),
+    ],
+)
+def test_dates_are_no_account_numbers(text: str, numbers: list[str]) -> None:
+    """P7: a date in a free text is not refused as a number, and hides none."""
+    assert [normal for kind, normal in typed_in(text, dates=False) if kind == "n"] == numbers
+
+
+@pytest.mark.parametrize(
     ("text", "atom"),
     [
         ("Bob <bob+x@corp.com>", ("a", "bob@corp.com")),

@@ -280,6 +280,7 @@ _WAYS: Final = frozenset(
 )
 """Words in links that anybody would guess."""
 _PATHS: Final[re.Pattern[str]] = re.compile(r"(?:[~.]{0,2}[/\\]|[A-Za-z]:[/\\])?[\w.@+-]+(?:[/\\][\w.@+-]+)*[/\\]?")
+_FILE: Final[re.Pattern[str]] = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
 _NO_NAMES: Final[list[str]] = []
 _NAMES_WIDTH: Final = MAX_NAMES * (SHORT + 1)
 _NAMELESS: Final = frozenset({"", "/[]", "/{}"})
@@ -877,6 +878,11 @@ class _Result:
             how = "p" if len(said) == 1 and not (field_class == "label" and self.watch.tells(said[0])) else "g"
             if field_class == "label":
                 names.append(f"{how.upper()}{whole[:SHORT]}")
+                if len(said) > 2 and _FILE.search(leaf.value):
+                    # "The grocery list" is grocery-list.docx.
+                    stem = shelves.digest("w", " ".join(said[:-1]))
+                    made.append(stem)
+                    names.append(f"G{stem[:SHORT]}")
             else:
                 # Names that the owner or the service gave come first: titles are the first to be left out.
                 names.insert(0, f"{how}{whole[:SHORT]}")

@@ -69,6 +69,7 @@ _DIGITS: Final[re.Pattern[str]] = re.compile(r"(?<!\d)[0-9](?:[ .-]?[0-9]){7,33}
 _ISO: Final[re.Pattern[str]] = re.compile(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)")
 _NUMERIC: Final[re.Pattern[str]] = re.compile(r"(?<!\d)(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?!\d)")
 """`5/15/2024`, `15.05.2024`: where both readings are a date, it is both."""
+_DATE: Final[re.Pattern[str]] = re.compile(f"{_ISO.pattern}|{_NUMERIC.pattern.replace(chr(92) + '2', chr(92) + '5')}")
 _MONTHS: Final[Mapping[str, int]] = {
     name: number
     for number, names in enumerate(
@@ -171,24 +172,42 @@ def _numbers(text: str, dates: bool) -> Iterator[Atom]:
         if start < done:
             continue
         long = end - start >= 8
-        if long and dates and (iso := _ISO.search(text, start, end)) is not None:
-            yield "d", f"{iso[1]}-{int(iso[2]):02}-{int(iso[3]):02}"
-        elif long and dates and end - start <= 10 and (numeric := _NUMERIC.match(text, start, end)) is not None:
-            first, second = int(numeric[1]), int(numeric[3])
-            if 0 < first <= 12 and 0 < second <= 31:
-                yield "d", f"{numeric[4]}-{first:02}-{second:02}"
-            if 0 < second <= 12 and 0 < first <= 31 and first != second:
-                yield "d", f"{numeric[4]}-{second:02}-{first:02}"
-        elif start >= 2 and text[start - 1].isalpha():
+        if start >= 2 and text[start - 1].isalpha():
             account = _ACCOUNT.match(text, start - 2) if start == 2 or not text[start - 3].isalnum() else None
             if account is not None:
                 done = account.end()
                 yield "n", account_of(account[0])
         elif long:
-            for found in _DIGITS.findall(text, start, end):
-                yield "n", account_of(found)
+            found, rest = _written(text[start:end])
+            if dates:
+                yield from found
+            # A date and a time of day; with more digits it may be a number that is made to look like a date.
+            if rest > 2 or not found:
+                for number in _DIGITS.findall(text, start, end):
+                    yield "n", account_of(number)
         if dates and (end == len(text) or not long):
             yield from _spelt(text, start, end)
+
+
+def _written(run: str) -> tuple[list[Atom], int]:
+    """Dates in digits of a run of digits and signs, and how many digits are none of theirs."""
+    found: list[Atom] = []
+    taken = 0
+    for one in _DATE.finditer(run):
+        if one[1] is not None:
+            readings = [(one[1], int(one[2]), int(one[3]))]
+        else:
+            first, second = int(one[4]), int(one[6])
+            readings = [(one[7], first, second), (one[7], second, first)]
+        known = [
+            ("d", f"{year}-{month:02}-{day:02}")
+            for year, month, day in readings
+            if "1900" <= year <= "2199" and 0 < month <= 12 and 0 < day <= 31
+        ]
+        if known:
+            found.extend(cast("list[Atom]", dict.fromkeys(known)))
+            taken += sum(sign.isdecimal() for sign in one[0])
+    return found, sum(sign.isdecimal() for sign in run) - taken
 
 
 def _spelt(text: str, start: int, end: int) -> Iterator[Atom]:
