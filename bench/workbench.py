@@ -73,6 +73,7 @@ def _paths(gateway: Served) -> list[str]:
         "/models",
         "/agents",
         f"/agents/{LONG}.session",
+        f"/agents/{LONG}.session/step?at=5000",
     ]
 
 

@@ -21,7 +21,7 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking",
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
 WAIT_MS = 15_000
 """How long anything is waited for before a test fails; nothing that works takes so long."""
-SIGNED_IN = pytest.StashKey[dict[tuple[str, str], Any]]()
+BROWSERS = pytest.StashKey[dict[tuple[Any, ...], BrowserContext]]()
 expect.set_options(timeout=WAIT_MS)
 
 
@@ -35,9 +35,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[Gateway]:
-    """For a test that changes what others see: plans, switches, stops. Ask for it before `visit`, so that it outlives the page."""
+    """For a test that changes what others see: plans, switches, stops. Nothing has happened there yet. Ask for it before `visit`,
+    so that it outlives the page."""
     with serving(tmp_path / "gateway") as running:
-        fill(running)
         yield running
 
 
@@ -63,12 +63,12 @@ class Watch:
         """These answers are what the test is about."""
         self._expected.update(statuses)
 
-    def over(self, context: BrowserContext, address: str) -> None:
-        context.on("console", self._console)
-        context.on("weberror", lambda error: self.complaints.append(f"uncaught: {error.error}"))
-        context.on("request", lambda request: self._asked(request, address))
-        context.on("requestfailed", self._failed)
-        context.on("response", self._response)
+    def over(self, page: Page, address: str) -> None:
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        page.on("request", lambda request: self._asked(request, address))
+        page.on("requestfailed", self._failed)
+        page.on("response", self._response)
 
     def _console(self, message: Any) -> None:
         told = re.search(r"status of (\d+)", message.text)
@@ -102,32 +102,41 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def visit(request: pytest.FixtureRequest, browser: Browser, watch: Watch) -> Iterator[Open]:
-    """`visit(gateway, path)`: a new browser, signed in, at that page. `token=""` signs nobody in."""
-    contexts: list[tuple[BrowserContext, Page]] = []
-    # Signing in is a test of its own; the others come with the cookie of an earlier visit.
-    kept: dict[tuple[str, str], Any] = request.session.stash.setdefault(SIGNED_IN, {})
+    """`visit(gateway, path)`: a new tab, signed in, at that page. Tabs of one operator share a browser's cookies; `fresh` gives a
+    browser of its own, `token=""` too, with nobody signed in."""
+    kept = request.session.stash.setdefault(BROWSERS, {})
+    pages: list[Page] = []
+    own: list[BrowserContext] = []
 
-    def visit(at: Gateway, path: str = "/", *, token: str = ADMIN, **options: Any) -> Page:
-        context = browser.new_context(
-            base_url=at.address,
-            storage_state=kept.get((at.address, token)),
-            **{"viewport": {"width": 1280, "height": 800}, **options},
-        )
+    def start(at: Gateway, token: str, **options: Any) -> BrowserContext:
+        context = browser.new_context(base_url=at.address, viewport={"width": 1280, "height": 800}, **options)
         context.set_default_timeout(WAIT_MS)
-        watch.over(context, at.address)
-        page = context.new_page()
-        contexts.append((context, page))
-        if token and (at.address, token) not in kept:
+        if token:
+            page = context.new_page()
+            watch.over(page, at.address)
             sign_in(page, token)
-            kept[at.address, token] = context.storage_state()
+            page.close()
+        return context
+
+    def visit(at: Gateway, path: str = "/", *, token: str = ADMIN, fresh: bool = False, **options: Any) -> Page:
+        name = (at.address, token, *options.items())
+        if fresh or not token:
+            context = start(at, token, **options)
+            own.append(context)
+        elif (context := kept.get(name)) is None:
+            context = kept[name] = start(at, token, **options)
+        page = context.new_page()
+        watch.over(page, at.address)
+        pages.append(page)
         page.goto(path)
         return page
 
     yield visit
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")
-    for number, (context, page) in enumerate(contexts):
-        page.screenshot(path=SCREENSHOTS / f"{name}{f'-{number + 1}' if number else ''}.png", full_page=True)
+    for number, page in enumerate(pages):
+        _picture(page, name + (f"-{number + 1}" if number else ""))
+        page.close()
+    for context in own:
         context.close()
 
 
@@ -144,12 +153,31 @@ def sign_in(page: Page, token: str) -> None:
     page.wait_for_url(re.compile(r"/(?!signin)"))
 
 
-def accessible(page: Page) -> None:
-    """No finding of axe that hinders anybody."""
-    found = Axe().run(page).response["violations"]
-    serious = [
+def accessible(page: Page, *, whole: bool = False) -> None:
+    """No finding of axe that hinders anybody. `whole`: also in the dark, on a narrow screen, and with pictures of both."""
+    serious = _serious(page)
+    if whole:
+        name = re.sub(r"[^A-Za-z0-9]+", "-", page.url.partition("//")[2].partition("/")[2])
+        name = re.sub(r"rcpt-\w+|apr-\w+", "ID", name).strip("-")
+        _picture(page, f"page-{name}-light", full_page=True)
+        page.emulate_media(color_scheme="dark")
+        # The rest is the same by any light.
+        serious += _serious(page, {"runOnly": ["color-contrast"]})
+        _picture(page, f"page-{name}-dark")
+        page.set_viewport_size({"width": 390, "height": 800})
+        width = page.evaluate("document.documentElement.scrollWidth")
+        serious += [f"{width} pixels wide on a screen of 390"] if width > 390 else []
+    assert serious == [], page.url
+
+
+def _serious(page: Page, options: dict[str, Any] | None = None) -> list[str]:
+    return [
         f"{one['id']} ({one['impact']}): {one['help']}: {[node['html'][:160] for node in one['nodes'][:4]]}"
-        for one in found
+        for one in Axe().run(page, options=options).response["violations"]
         if one["impact"] in ("serious", "critical")
     ]
-    assert serious == [], f"{page.url}: {serious}"
+
+
+def _picture(page: Page, name: str, *, full_page: bool = False) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name[:120]}.png", full_page=full_page)

@@ -31,18 +31,10 @@ STRICTER = PLAN.replace("        mode: observe\n", "")
 """The rule that only observed refuses now."""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", TABS[1:])
-def test_every_page_of_the_area_is_accessible(visit: Open, gateway: Gateway, path: str, scheme: str) -> None:
-    """Axe finds nothing serious on any of them."""
-    accessible(visit(gateway, path, color_scheme=scheme))
-
-
-@pytest.mark.parametrize("path", TABS[1:])
-def test_every_page_of_the_area_fits_a_narrow_screen(visit: Open, gateway: Gateway, path: str) -> None:
-    """What is wider scrolls within itself."""
-    page = visit(gateway, path, viewport={"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_every_page_of_the_area_is_accessible(visit: Open, gateway: Gateway, path: str) -> None:
+    """Axe finds nothing serious, in light and in dark, and it fits a narrow screen."""
+    accessible(visit(gateway, path), whole=True)
 
 
 def test_the_plan_is_a_picture(visit: Open, gateway: Gateway) -> None:

@@ -21,33 +21,32 @@ def _rows(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "in_every_row"),
+    ("name", "value"),
     [
-        ("tool_namespace", "release", "deploy"),
-        ("tool_name", "deploy", "deploy"),
-        ("tool_phase", "planning", ""),
-        ("tool_risk_class", "external_side_effect", "deploy"),
-        ("tool_source", "tool_result", ""),
-        ("tool_policy_status", "held", "deploy"),
-        ("status", "blocked", "no-private-keys"),
-        ("rule", "no-identical-calls", "no-identical-calls"),
-        ("model", "coding", "coding"),
-        ("session_id", "denied", "denied"),
+        ("tool_namespace", "release"),
+        ("tool_name", "deploy"),
+        ("tool_phase", "planning"),
+        ("tool_risk_class", "external_side_effect"),
+        ("tool_source", "tool_result"),
+        ("tool_policy_status", "held"),
+        ("status", "blocked"),
+        ("rule", "no-identical-calls"),
+        ("model", "coding"),
+        ("session_id", "denied"),
     ],
 )
-def test_every_filter_finds_its_own(receipts: Page, name: str, value: str, in_every_row: str) -> None:
-    """What is shown fits the filter, and something is shown."""
+def test_every_filter_finds_its_own(receipts: Page, gateway: Gateway, name: str, value: str) -> None:
+    """Exactly those receipts are shown that the API finds by the filter, the newest first."""
     field = receipts.get_by_role("search", name="Filters").get_by_label(name, exact=True)
     if field.evaluate("node => node.tagName") == "SELECT":
         field.select_option(value)
     else:
         field.fill(value)
     receipts.get_by_role("button", name="Search").click()
-    expect(receipts).to_have_url(re.compile(f"{name}={value}"))
     expect(receipts.locator("caption")).to_contain_text(f"{name} {value}")
-    rows = _rows(receipts)
-    assert rows
-    assert all(in_every_row in row for row in rows)
+    found = [one["receipt"]["id"] for one in gateway.ask("GET", f"/v1/receipts?{name}={value}")["receipts"]]
+    links = receipts.locator("tbody tr td:first-child a").evaluate_all("links => links.map(one => one.pathname)")
+    assert links == [f"/receipts/{one}" for one in found] != []
 
 
 def test_filters_are_joined(receipts: Page) -> None:
@@ -194,7 +193,6 @@ def test_receipts_are_read_without_scripts(visit: Open, gateway: Gateway) -> Non
 
 
 @pytest.mark.parametrize("path", ["/receipts/{receipt}", "/replay?id=denied"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_receipt_and_a_replay_are_accessible(visit: Open, gateway: Gateway, path: str, scheme: str) -> None:
-    """Axe finds nothing serious, in light and in dark."""
-    accessible(visit(gateway, path.format(receipt=gateway.receipts["denied"]), color_scheme=scheme))
+def test_a_receipt_and_a_replay_are_accessible(visit: Open, gateway: Gateway, path: str) -> None:
+    """Axe finds nothing serious, in light and in dark, and they fit a narrow screen."""
+    accessible(visit(gateway, path.format(receipt=gateway.receipts["denied"])), whole=True)

@@ -13,10 +13,9 @@ from .world import ADMIN, APPROVER, VIEWER, Gateway
 PAGES = ("/live", "/receipts", "/policy", "/models", "/agents")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_sign_in_page_is_accessible(visit: Open, gateway: Gateway, scheme: str) -> None:
+def test_the_sign_in_page_is_accessible(visit: Open, gateway: Gateway) -> None:
     """The first thing that anybody sees can be used by everybody."""
-    accessible(visit(gateway, "/signin", token="", color_scheme=scheme))
+    accessible(visit(gateway, "/signin", token=""), whole=True)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -47,8 +46,9 @@ def test_a_link_with_the_token_signs_in_and_leaves_it_nowhere(visit: Open, gatew
     assert ADMIN not in page.content()
 
 
-def test_signing_out_ends_it(page: Page) -> None:
+def test_signing_out_ends_it(visit: Open, gateway: Gateway) -> None:
     """After it every page asks for the token again, also by the back button."""
+    page = visit(gateway, fresh=True)
     page.get_by_role("button", name="Sign out").click()
     expect(page).to_have_url(re.compile("/signin"))
     page.go_back()
