@@ -21,6 +21,7 @@ from weakincentives import serde
 from weakincentives.errors import SessionStorageError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
+    ApprovalPolicy,
     MarkdownSection,
     Prompt,
     PromptTemplate,
@@ -30,7 +31,16 @@ from weakincentives.prompt import (
     tool,
 )
 from weakincentives.recording import Recording, Rerun, compare
-from weakincentives.runtime import Session, ToolCall, ToolInvoked, execute_tool, keyed_slice, log_slice
+from weakincentives.runtime import (
+    Session,
+    ToolCall,
+    ToolInvoked,
+    decide,
+    execute_tool,
+    keyed_slice,
+    log_slice,
+    pending_approvals,
+)
 from weakincentives.serde import Secret
 from weakincentives.session.record import Source, header_line
 
@@ -381,6 +391,24 @@ def test_a_record_that_was_taken_back_is_forgotten(work: Work) -> None:
     assert [item["text"] for item in recording.at(recording.position).slices[0].items] == ["kept", "new!"]
 
 
+def test_a_file_that_is_cut_while_it_is_read_harms_nobody(work: Work) -> None:
+    """The reader stops at what is there; it is not killed, and does not wait."""
+    for number in range(3):
+        work.session[Note].append(Note("x" * 600_000 + str(number)))
+    work.session.close()
+    source = Source(str(work.path))
+    found = source.header()
+    assert found is not None
+    size = source.size
+    offsets: list[int] = []
+    for offset, _ in source.records(found[1], size):
+        offsets.append(offset)
+        os.truncate(work.path, offset + 700_000)
+
+    assert len(offsets) < 5
+    assert list(source.records(offsets[-1] + 1, size)) == []
+
+
 def test_another_file_in_its_place_is_read_anew(work: Work, tmp_path: Path) -> None:
     """By what it is, not by its name."""
     work.call("write", path="a.txt", text="1")
@@ -536,6 +564,20 @@ def test_the_same_tools_do_the_same_again(work: Work) -> None:
         ("failed", "same"),
         ("ok", "same"),
     ]
+
+
+def test_approvals_count_again_as_they_did(tmp_path: Path) -> None:
+    """What somebody decided between two calls is in the recording, and holds for the call after it."""
+    section = MarkdownSection(title="Work", template="Publish.", tools=[publish])
+    prompt = Prompt(PromptTemplate(sections=[section], policies=[ApprovalPolicy()]))
+    with Session.open(tmp_path / "c.session") as session:
+        for _ in range(2):
+            execute_tool(ToolCall("publish", {}), prompt=prompt, session=session)
+            for waiting in pending_approvals(session):
+                decide(session, waiting.approval_id, True)
+    again = list(Rerun(Recording(tmp_path / "c.session"), prompt).calls())
+
+    assert [(one.row.outcome, one.verdict) for one in again] == [("pending", "same"), ("ok", "same")]
 
 
 def test_what_another_tool_does_differently_is_shown(work: Work) -> None:

@@ -8,13 +8,12 @@ error with its place: never skipped). One process writes, by a lock on the file.
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import struct
 import weakref
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -36,6 +35,9 @@ _FRAME = struct.Struct("<BII")
 FRAME = _FRAME.size
 """What a record has before its payload, in bytes."""
 _LONGEST = 2**32 - 1
+_CHUNK = 1 << 20
+_LOOKED = 1 << 26
+"""Bytes behind the last whole record that somebody looks at who only wants to tell what they are."""
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
@@ -60,7 +62,7 @@ class Source:
     def tail(self, end: int) -> str:
         """What lies behind the last whole record: nothing, a `torn` write, or records that are `damaged`."""
         size = self.size
-        return "" if size <= end else "damaged" if _more_follows(self.fd, end, size) else "torn"
+        return "" if size <= end else "damaged" if _more_follows(self.fd, end, size, _LOOKED) else "torn"
 
     def read(self, offset: int, length: int) -> bytes:
         data = os.pread(self.fd, length, offset)
@@ -78,13 +80,22 @@ class Source:
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Offset and payload of each record; stops before the first that is not whole."""
-        if end <= start:
-            return
-        with closing(mmap.mmap(self.fd, end, access=mmap.ACCESS_READ)) as data:
-            offset = start
-            while (payload := _payload_at(data, offset, end)) is not None:
-                yield offset, payload
-                offset += FRAME + len(payload)
+        # WHY NOT mmap: who reads a file that somebody else cuts back meanwhile would be killed by a signal.
+        offset, size = start, _CHUNK
+        while offset < end:
+            asked = min(size, end - offset)
+            data, place = os.pread(self.fd, asked, offset), 0
+            while (payload := _payload_at(data, place, len(data))) is not None:
+                yield offset + place, payload
+                place += FRAME + len(payload)
+            if place:
+                offset, size = offset + place, _CHUNK
+                continue
+            if len(data) < max(asked, FRAME):
+                return
+            size = FRAME + _FRAME.unpack_from(data)[1]
+            if size <= len(data) or offset + size > end:  # what is here is not whole, not only longer than was read
+                return
 
 
 class RecordFile:
@@ -218,18 +229,21 @@ def copy_file(source: Source, body: int, end: int, path: str, header: dict[str, 
         _sync_folder(path)
 
 
-def _more_follows(fd: int, end: int, size: int) -> bool:
-    """Whether anything whole comes after the byte at `end`, where no whole record begins."""
-    with closing(mmap.mmap(fd, size, access=mmap.ACCESS_READ)) as data:
-        place = data.find(_MARK_BYTE, end + 1)
-        while place >= 0:
-            if _payload_at(data, place, size) is not None:
-                return True
-            place = data.find(_MARK_BYTE, place + 1)
+def _more_follows(fd: int, end: int, size: int, most: int = 2**62) -> bool:
+    """Whether anything whole comes after the byte at `end`, where no whole record begins; no further than `most` bytes,
+    of the file and of what seem to be records in it."""
+    starts = range(end, min(size, end + most), _CHUNK)
+    data = b"".join(os.pread(fd, min(_CHUNK, size - start), start) for start in starts)
+    place = data.find(_MARK_BYTE, 1)
+    while place >= 0 and most > 0:
+        if _payload_at(data, place, len(data)) is not None:
+            return True
+        most -= min(len(data), _FRAME.unpack_from(data, place)[1]) if place + FRAME <= len(data) else 0
+        place = data.find(_MARK_BYTE, place + 1)
     return False
 
 
-def _payload_at(data: mmap.mmap, offset: int, end: int) -> bytes | None:
+def _payload_at(data: bytes, offset: int, end: int) -> bytes | None:
     start = offset + FRAME
     if start > end:
         return None
