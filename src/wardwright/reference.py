@@ -104,7 +104,7 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "lexicon": (
         "none",
-        "Language → `effects` (name → `verbs`, `commands`, `nouns`, `alone`, `mine`, `instrumental`), `negations`, `receivers`, `asking`, `questions`, `links`, `common`; added to the lexicon that ships.",
+        "Language → `effects` (name → `verbs`, `commands`, `nouns`, `alone`, `mine`, `instrumental`, `extends`), `negations`, `receivers`, `asking`, `questions`, `links`, `common`; added to the lexicon that ships.",
     ),
     "limits": ("", f"At least one of {', '.join(BUDGET_DIMENSIONS)}."),
     "reserve": ("none", "What a request sets aside until its reply settles it: `tokens`, `seconds`, `price`."),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from wardwright.config import Problems, parse_yaml
 from wardwright.policy.compile import Plan
-from wardwright.policy.intent import asked, asked_about, default_lexicon
+from wardwright.policy.intent import Lexicon, asked, asked_about, default_lexicon, read_lexicon
 
 from .provenance_world import INTENT, Talk, plan_of
 
@@ -145,3 +146,21 @@ def test_only_clauses_that_do_something_count_as_using_a_word() -> None:
     used = asked_about("Open the page, and tell me my card number. Send Bob my passport number.", [default_lexicon()])
     assert "passport number" in used
     assert "card number" not in used
+
+
+def test_a_rule_extends_an_effect_or_replaces_it() -> None:
+    """P12: `extends` adds words to what ships; without it the entry stands alone; there must be something to extend."""
+
+    def lexicon(entry: str) -> Lexicon:
+        problems = Problems("x")
+        made = read_lexicon(parse_yaml(f"en: {{effects: {{{entry}}}}}", problems), problems, default_lexicon())
+        assert [problem.message for problem in problems.found] == (
+            [] if "frob" not in entry else ["there is no such effect to extend"]
+        )
+        return made
+
+    extended = lexicon("book: {nouns: [desk], verbs: [grab], extends: true}")
+    assert "book" in asked("Grab a desk", extended)
+    assert "book" in asked("Book a hotel", extended)
+    assert "book" not in asked("Book a hotel", lexicon("book: {verbs: [grab]}"))
+    lexicon("frob: {verbs: [frob], extends: true}")

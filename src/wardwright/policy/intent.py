@@ -30,7 +30,7 @@ _CLAUSE: Final[re.Pattern[str]] = re.compile(r",\s|\s(?:and|then|but)\s", re.IGN
 _PART: Final[re.Pattern[str]] = re.compile(r"[^\W_]+")
 _BREAKS: Final = frozenset(',:"()\n-')
 
-EFFECT_KEYS: Final[tuple[str, ...]] = ("verbs", "commands", "nouns", "alone", "mine", "instrumental")
+EFFECT_KEYS: Final[tuple[str, ...]] = ("verbs", "commands", "nouns", "alone", "mine", "instrumental", "extends")
 LANGUAGE_KEYS: Final[tuple[str, ...]] = ("effects", "negations", "receivers", "asking", "questions", "links", "common")
 
 
@@ -200,7 +200,7 @@ def default_lexicon() -> Lexicon:
 
 
 def read_lexicon(node: Node, problems: Problems, onto: Lexicon) -> Lexicon:
-    """`language → {effects, negations, receivers, asking, questions, links, common}` added to a lexicon; an effect that is given again is replaced."""
+    """`language → {effects, negations, receivers, asking, questions, links, common}` added to a lexicon; an effect that is given again is replaced, or extended if it says so."""
     languages: dict[str, Language] = dict(onto.languages)
     if not isinstance(node.value, dict) or not node.value:
         problems.error(node, "expected a mapping of languages to their words")
@@ -210,7 +210,7 @@ def read_lexicon(node: Node, problems: Problems, onto: Lexicon) -> Lexicon:
         effects: dict[str, Effect] = dict(before.effects)
         if "effects" in given:
             for effect, spoken in given["effects"].items().items():
-                effects[effect] = _effect(spoken, problems)
+                effects[effect] = _effect(spoken, problems, effects.get(effect))
         lists: dict[str, frozenset[str]] = {}
         for key in LANGUAGE_KEYS[1:]:
             kept = cast("frozenset[str]", getattr(before, key))
@@ -252,13 +252,26 @@ def _hash(languages: Mapping[str, Language]) -> str:
     return hashlib.blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _effect(node: Node, problems: Problems) -> Effect:
+def _effect(node: Node, problems: Problems, before: Effect | None) -> Effect:
     given = problems.mapping(node, (), EFFECT_KEYS)
-    mine, instrumental = (problems.boolean(given[key]) if key in given else False for key in EFFECT_KEYS[4:])
+    mine, instrumental, extends = (problems.boolean(given[key]) if key in given else False for key in EFFECT_KEYS[4:])
     verbs, commands, nouns, alone = (_words(given, key, problems) for key in EFFECT_KEYS[:4])
     written = [word for key in EFFECT_KEYS[:2] if key in given for word in problems.texts(given[key])]
     shown = tuple([word for word in written if not word.endswith("ing") or len(word) < 6][:4])
     effect = Effect(verbs, commands, nouns, alone, mine, instrumental, shown)
+    if extends and before is None:
+        problems.error(given["extends"], "there is no such effect to extend")
+    elif extends and before is not None:
+        effect = Effect(
+            before.verbs | verbs,
+            before.commands | commands,
+            # An effect whose verbs are enough stays one.
+            before.nouns | nouns if before.nouns else before.nouns,
+            before.alone | alone,
+            before.mine or mine,
+            before.instrumental or instrumental,
+            before.shown,
+        )
     if not instrumental and not effect.verbs and not effect.commands and isinstance(node.value, dict):
         problems.error(node, "needs 'verbs' or 'commands', or 'instrumental: true'")
     return effect
