@@ -139,6 +139,14 @@ class Gates:
             return question(*arguments)
         return await asyncio.to_thread(question, *arguments)
 
+    def recall(self, scope: str, names: Sequence[str], *, stored: bool = False) -> tuple[bytes, ScopeState]:
+        """A session's digest key, and what it is, with at least these entries of its ledger. Not `stored`: as it is remembered
+        here, which may be old, or nothing."""
+        session = None if stored else self._memory.get(scope, EMPTY_SCOPE)
+        if session is None:
+            session = self.store.load((scope,), lambda _: names)[scope]
+        return self._keys.session_key(scope, session.head.since_ms or self._now_ms()), session
+
     async def _enter(self, job: _Job) -> Any:
         self._waiting.append(job)
         if not self._busy:

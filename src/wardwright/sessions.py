@@ -1,25 +1,35 @@
 """Which session a request belongs to: the one whose calls its transcript holds, whatever its header says (G20).
 
 Calls we let pass carry ids we know. A transcript that holds one joins that session; the header counts only for a transcript without
-any, and a request with neither is a session of its own, so that leaving the header out escapes nothing.
+any, and a request with neither is a session of its own, so that leaving the header out escapes nothing. Some providers number their
+calls from 0 in every answer, so an id alone is nobody's: the session must hold that very call, by name and arguments. Whoever changes
+those could change the id as well, and is judged by the whole transcript then.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
+from wardwright.facts import digest, text_digest
 from wardwright.gates import Gates
-from wardwright.history import scope_key
-from wardwright.wire.turn import Caller, CallItem, ResultItem, Turn
+from wardwright.history import goes_on, scope_key
+from wardwright.wire.turn import Caller, CallItem, Item, ResultItem, Turn
 
 REMEMBERED: Final = 50_000
 """Call ids whose session is known without asking the store."""
 ALIKE: Final = 8
 """Sessions that are remembered with the same call id."""
+COMPARED: Final = 16
+"""Calls of a transcript, the newest first, that are looked for in one session …"""
+SOUGHT: Final = 32
+"""… and sessions in which they are, however many have such ids."""
 SEPARATOR: Final = "\x1f"
+
+Shown: TypeAlias = dict[str, CallItem | ResultItem]
+"""By id: the call as the transcript shows it, or its result where it shows that alone."""
 
 
 class Sessions:
@@ -31,47 +41,92 @@ class Sessions:
 
     async def join(self, caller: Caller, turn: Turn) -> Caller:
         """The caller, in the session its transcript belongs to; `session_id` is what the header said, or empty."""
-        tenant = caller.tenant
         claimed = caller.session_id
-        ids: dict[str, None] = {}
+        shown: dict[str, CallItem | ResultItem] = {}
         for item in turn.items:
             if isinstance(item, CallItem):
-                ids[item.id] = None
-            elif isinstance(item, ResultItem):
-                ids[item.call_id] = None
-        ids.pop("", None)
-        if ids:
-            known = self._known
-            sessions = {one: found for one in ids if (found := known.get((tenant, one))) is not None}
-            unknown = [one for one in ids if one not in sessions]
-            if unknown:
-                for one, scope in (await self._gates.ask(self._gates.store.sessions_of, tenant, unknown)).items():
-                    sessions[one] = (scope.split(SEPARATOR, 2)[2],)
-                    self.remember(tenant, sessions[one][0], (one,))
+                shown[item.id] = item
+            elif isinstance(item, ResultItem) and item.call_id not in shown:
+                shown[item.call_id] = item
+        shown.pop("", None)
+        if shown:
+            known, tenant = self._known, caller.tenant
+            sessions = {one: found for one in shown if (found := known.get((tenant, one))) is not None}
+            if len(sessions) < len(shown):
+                unknown = [one for one in shown if one not in sessions]
+                sessions.update(await self._gates.ask(self._stored, tenant, unknown))
             if sessions:
-                if claimed and (
-                    any(claimed in found for found in sessions.values())
-                    or await self._gates.ask(self._passed, caller, tuple(sessions))
-                ):
+                # The newest call tells: a transcript grows at its end.
+                newest = next(one for one in reversed(shown) if one in sessions)
+                if claimed and sessions[newest] == (claimed,):
                     return caller
-                # The newest call tells; a transcript grows at its end.
-                joined = next(sessions[one][-1] for one in reversed(ids) if one in sessions)
-                return replace(caller, session_id=joined, claimed_session_id=claimed)
+                joined = await self._gates.ask(self._found, caller, turn.items, shown, sessions)
+                if joined is not None and joined != claimed:
+                    return replace(caller, session_id=joined, claimed_session_id=claimed)
         if claimed:
             return caller
         return replace(caller, session_id=f"ses_{os.urandom(12).hex()}")
 
-    def _passed(self, caller: Caller, call_ids: Sequence[str]) -> bool:
-        """Whether one of these calls passed in the session that is claimed too: some providers number their calls from 0 in every
-        answer, and the newest session with such a call need not be this one."""
-        scope = scope_key("session_id", caller)
-        names = [f"c:{one}" for one in call_ids]
-        ledger = self._gates.store.load((scope,), lambda _: names)[scope].ledger
-        found = [one for one in call_ids if (entry := ledger.get(f"c:{one}")) is not None and entry.status == "passed"]
-        self.remember(caller.tenant, caller.session_id, found)
-        return bool(found)
+    def _stored(self, tenant: str, unknown: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The sessions of ids that are not remembered; of the newest such id all of them, of others the last one."""
+        store = self._gates.store
+        found: dict[str, tuple[str, ...]] = {
+            one: (_named(scope),) for one, scope in store.sessions_of(tenant, unknown).items()
+        }
+        for one in [one for one in reversed(unknown) if one in found][:1]:
+            found[one] = tuple(map(_named, reversed(store.sessions_alike(tenant, one, ALIKE)))) or found[one]
+        for one, sessions in found.items():
+            for session in sessions:
+                self.remember(tenant, session, (one,))
+        return found
 
-    def remember(self, tenant: str, session_id: str, call_ids: Sequence[str]) -> None:
+    def _found(
+        self, caller: Caller, items: Sequence[Item], shown: Shown, sessions: Mapping[str, tuple[str, ...]]
+    ) -> str | None:
+        """The one session that holds a call of this transcript and that it goes on from; else the only one that holds one, as when
+        a client has edited what it sends. None: there is none, or nobody can say which."""
+        newest = [one for one in reversed(shown) if one in sessions]  # a transcript grows at its end
+        met = dict.fromkeys([caller.session_id] if caller.session_id else [])
+        met.update(dict.fromkeys(session for one in newest for session in reversed(sessions[one])))
+        newest = newest[:COMPARED]
+        seen = [self._held(caller, session, items, shown, newest) for session in list(met)[:SOUGHT]]
+        if "goes_on" not in seen or len(met) > 1:
+            # Others may have such a call that nobody has told this process of.
+            for one in newest[:1]:
+                alike = map(_named, self._gates.store.sessions_alike(caller.tenant, one, SOUGHT))
+                more = dict.fromkeys(session for session in alike if session not in met)
+                seen += [self._held(caller, session, items, shown, newest) for session in more]
+                met.update(more)
+        names = list(met)
+        for wanted in ("goes_on", "holds"):
+            holding = [names[place] for place, how in enumerate(seen) if how == wanted]
+            if holding:
+                found = holding[0] if len(holding) == 1 or holding[0] == caller.session_id else None
+                if found is not None:
+                    self.remember(caller.tenant, found, newest[:1])
+                return found
+        return None
+
+    def _held(self, caller: Caller, session: str, items: Sequence[Item], shown: Shown, ids: Sequence[str]) -> str:
+        """How a session holds one of these calls as the transcript shows it: `goes_on`, `holds`, or not at all."""
+        scope = scope_key("session_id", replace(caller, session_id=session))
+        names = [f"{kind}:{one}" for one in ids for kind in "cr"]
+        for stored in (False, True):
+            key, state = self._gates.recall(scope, names, stored=stored)
+            for one in ids:
+                entry, item = state.ledger.get(f"c:{one}"), shown[one]
+                if entry is None or entry.status == "observed":
+                    continue
+                if isinstance(item, CallItem):
+                    same = entry.raw_name == item.name and entry.digest == digest(key, item.arguments)
+                else:
+                    result = state.ledger.get(f"r:{one}")
+                    same = result is None or result.digest == text_digest(key, item.content)
+                if same:
+                    return "goes_on" if goes_on(items, state.head, key) else "holds"
+        return ""
+
+    def remember(self, tenant: str, session_id: str, call_ids: Iterable[str]) -> None:
         """These calls have passed in this session."""
         known = self._known
         for one in call_ids:
@@ -79,3 +134,7 @@ class Sessions:
             known[tenant, one] = (*(other for other in before if other != session_id), session_id)[-ALIKE:]
         while len(known) > REMEMBERED:
             del known[next(iter(known))]
+
+
+def _named(scope: str) -> str:
+    return scope.split(SEPARATOR, 2)[2]

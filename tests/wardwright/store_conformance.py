@@ -385,9 +385,14 @@ class StoreConformance(ABC):
             )
         assert store.sessions_of("acme", ["1"]) == {"1": session("b")}
 
+        assert store.sessions_alike("acme", "1", 9) == [session("b"), session("a")]
+        assert store.sessions_alike("acme", "1", 1) == [session("b")]
+        assert store.sessions_alike("other", "1", 9) == store.sessions_alike("acme", "2", 9) == []
+
         store.forget_scopes("session_id", 9)
 
         assert store.sessions_of("acme", ["1"]) == {"1": session("a")}
+        assert store.sessions_alike("acme", "1", 9) == [session("a")]
 
     # receipts
 

@@ -26,7 +26,7 @@ from wardwright.history.ledger import (
     load_head,
     scope_key,
 )
-from wardwright.history.observer import Observed, Observer, Surface, ledger_keys
+from wardwright.history.observer import Observed, Observer, Surface, goes_on, ledger_keys
 
 __all__ = [
     "EMPTY_LEDGER",
@@ -52,6 +52,7 @@ __all__ = [
     "body_hash",
     "chain_hash",
     "dump_head",
+    "goes_on",
     "ledger_keys",
     "load_head",
     "scope_key",

@@ -365,6 +365,13 @@ def kept_name(name: str) -> str:
     return f"~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
+def goes_on(items: Sequence[Item], head: Head, key: bytes) -> bool:
+    """Whether a transcript begins with all that the last released request of a session carried."""
+    words, _ = _walk(items, key.ljust(64, b"\0"))
+    first, _ = _digests(words, head.prefix_length, key.ljust(64, b"\0"))
+    return bool(first) and first == head.prefix_digest
+
+
 def short_id(name: str, key: bytes) -> str:
     """An id of any length, as it is kept: heads, ledgers and registers hold none that is longer than MAX_ID."""
     return name if len(name) <= MAX_ID else f"call_{text_digest(key, name)[:24]}"

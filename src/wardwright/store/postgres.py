@@ -265,6 +265,15 @@ class PostgresStore:
                     found[call_id] = session
         return found
 
+    def sessions_alike(self, tenant: str, call_id: str, limit: int) -> list[str]:
+        with self._transaction(self._load) as connection:
+            found = connection.execute(
+                "SELECT scope.key FROM ledger JOIN scope ON scope.id = ledger.scope "
+                "WHERE ledger.call = %s AND ledger.key = %s ORDER BY ledger.scope DESC LIMIT %s",
+                (rows.call_hash(tenant, call_id), rows.key(f"c:{call_id}"), limit),
+            ).fetchall()
+        return [session for (scope,) in found if rows.tenant_of(session := rows.text(scope)) == tenant]
+
     def commit(
         self,
         delta: Delta,

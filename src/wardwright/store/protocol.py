@@ -119,6 +119,10 @@ class Store(Protocol):
         """Call id → scope key of the session whose ledger holds `c:<call id>` as passed, denied or held, same tenant."""
         ...
 
+    def sessions_alike(self, tenant: str, call_id: str, limit: int) -> list[str]:
+        """Scope keys of all such sessions of one id, the newest first, at most so many: some providers repeat ids."""
+        ...
+
     def commit(
         self,
         delta: Delta,

@@ -395,6 +395,15 @@ class SqliteStore:
                         break
         return found
 
+    def sessions_alike(self, tenant: str, call_id: str, limit: int) -> list[str]:
+        with self._reading(self._hot) as connection:
+            found = connection.execute(
+                "SELECT scope.key FROM call JOIN cell ON cell.scope = call.scope AND cell.name = ? AND number = hash "
+                "JOIN scope ON scope.id = call.scope WHERE hash = ? ORDER BY call.scope DESC LIMIT ?",
+                (_LEDGER + rows.key(f"c:{call_id}"), rows.call_hash(tenant, call_id), limit),
+            ).fetchall()
+        return [session for (scope,) in found if rows.tenant_of(session := rows.text(scope)) == tenant]
+
     def commit(
         self,
         delta: Delta,
