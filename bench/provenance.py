@@ -27,6 +27,12 @@ model_id: bench
 catalog:
   - {match: web_get, namespace: web, risk_class: read_only, arguments: {url: any}, fields: {"": text}}
   - {match: contacts, namespace: mail, risk_class: read_only, names: [name], fields: {name: directory, email: directory}}
+  - match: mails
+    namespace: mail
+    risk_class: read_only
+    names: [subject]
+    authors: [sender]
+    fields: {id: system, sender: {class: system, roles: [sender]}, recipients: system, date: system, subject: label, body: text}
   - {match: send, namespace: mail, risk_class: external_side_effect, effects: [send], arguments: {to: address, body: text}}
 governance:
   - {id: p, kind: argument_provenance, action: deny_call, tool: {name: "*", phase: planning}}
@@ -72,14 +78,37 @@ def page(size: int, number: int = 0) -> str:
     return (text * (size // len(text) + 1))[:size]
 
 
-def indexing(rounds: int = 15) -> float:
-    """µs per KB of a 200 KB page: the whole gate that sees it."""
-    content = page(200_000)
+def mails(count: int) -> str:
+    """A mailbox of so many mails, as JSON."""
+    return orjson.dumps(
+        [
+            {
+                "id": f"m{n}",
+                "sender": f"person{n}@corp{n % 7}.example.org",
+                "recipients": ["me@example.org", f"other{n}@corp.example.org"],
+                "date": f"2024-05-{n % 28 + 1:02} 10:{n % 60:02}",
+                "subject": f"Status of project number{n}",
+                "body": page(1_500, n),
+            }
+            for n in range(count)
+        ]
+    ).decode()
+
+
+def contacts(count: int) -> str:
+    """An address book: nothing but short fields."""
+    return orjson.dumps(
+        [{"name": f"Person Number{n}", "email": f"person{n}@corp{n % 7}.example.org"} for n in range(count)]
+    ).decode()
+
+
+def indexing(tool: str, content: str, rounds: int = 15) -> float:
+    """µs per KB of a result: the whole gate that sees it."""
 
     def once() -> float:
         session = Session()
         session.govern("request", session.items)
-        call = CallItem("c1", "web_get", "{}")
+        call = CallItem("c1", tool, "{}")
         session.govern("reply", [call])
         items = [*session.items, call, ResultItem("c1", content)]
         turn = Turn("request", "chat_completions", "bench", tuple(items), caller=CALLER)
@@ -90,7 +119,7 @@ def indexing(rounds: int = 15) -> float:
     gc.disable()
     best = min(once() for _ in range(rounds))
     gc.enable()
-    return best * 1e6 / 200
+    return best * 1e9 / len(content)
 
 
 def decision(values: int, rounds: int = 300) -> float:
@@ -126,7 +155,13 @@ def main(*, quick: bool = False) -> bool:
     bars = Bars()
     rounds = 100 if quick else 1_000
     few, many = decision(100, rounds), decision(10_000, rounds)
-    bars.show("indexing a page of 200 KB, per KB, best", indexing(5 if quick else 25), "µs", 40)
+    tries = 5 if quick else 25
+    bars.show("indexing a page of 200 KB, per KB, best", indexing("web_get", page(200_000), tries), "µs", 40)
+    bars.show("indexing 110 mails of 1.7 KB as records, per KB, best", indexing("mails", mails(110), tries), "µs")
+    address_book = contacts(1_000)
+    per_kb = indexing("contacts", address_book, tries)
+    bars.show("indexing 1,000 contacts, per KB, best", per_kb, "µs")
+    bars.show("the same per field", per_kb * len(address_book) / 1_000 / 2_000, "µs")
     bars.show("a reply with provenance and intent after 100 values, best", few, "µs")
     bars.show("the same after 10,000 values, best", many, "µs", 100)
     bars.show("ratio of the two", many / few, "×", 1.5)
