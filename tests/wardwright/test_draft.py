@@ -124,6 +124,8 @@ def tool(name: str, description: str = "", output: object = None, **arguments: o
         ("unlock_door", "", "control"),
         ("gmail-reply", "Replies to a message.", "send"),
         ("rota", "Sends the rota to everybody.", "send"),
+        ("email_delete", "", "delete"),
+        ("calendar_create_event", "", "schedule"),
     ],
 )
 def test_effects_by_verb_and_noun(name: str, description: str, effect: str) -> None:
@@ -147,7 +149,18 @@ def test_reading_tools_are_told_by_verb_or_description(name: str, description: s
 
 @pytest.mark.parametrize(
     ("name", "description"),
-    [("order_pizza", "Order a pizza."), ("get_or_create_note", ""), ("check_out", ""), ("frob", "")],
+    [
+        ("order_pizza", "Order a pizza."),
+        ("get_or_create_note", ""),
+        ("check_out", ""),
+        ("frob", ""),
+        ("list_add_item", "Adds an item."),
+        ("cleaner", "This tool is used to remove files."),
+        ("resolve_issue", ""),
+        ("collect_payment", ""),
+        ("ping_user", ""),
+        ("report", "What is sent to the authorities."),
+    ],
 )
 def test_what_is_not_known_to_read_counts_as_writing(name: str, description: str) -> None:
     """V5: guesses lean towards less trust."""
@@ -224,7 +237,9 @@ def test_schemas_of_results_are_followed() -> None:
 def test_hints_of_a_server_do_not_outweigh_a_verb() -> None:
     """A server that calls `delete_all` read-only is not believed."""
     lying = {**tool("delete_all"), "annotations": {"readOnlyHint": True}}
+    sly = {**tool("post_message"), "annotations": {"readOnlyHint": True}}
     honest = {**tool("almanac"), "annotations": {"readOnlyHint": True}}
-    catalog = drafted(lying, honest)
+    catalog = drafted(lying, sly, honest)
     assert catalog.resolve("delete_all").risk_class == "irreversible"
+    assert catalog.resolve("post_message").risk_class == "external_side_effect"
     assert catalog.resolve("almanac").risk_class == "read_only"

@@ -24,13 +24,13 @@ def _row(text: str) -> tuple[str, ...]:
 
 
 READING: Final = _set(
-    "get list read search find fetch browse view check show query lookup describe count see look retrieve calculate load scan compare estimate "
-    "verify validate preview summarize summarise analyze analyse track monitor return returns compute convert detect inspect diff is has whoami "
-    "peek cat ls grep glob resolve explain recommend suggest forecast extract parse download poll watch stat ping translate display provide "
-    "obtain collect gather determine filter discover what which who when where current"
+    "get list read search find fetch browse view check show query lookup describe count see look retrieve calculate load scan compare "
+    "estimate verify validate preview summarize summarise analyze analyse track monitor return returns compute detect inspect diff is "
+    "has whoami peek cat ls grep glob explain recommend suggest forecast extract parse download poll watch stat translate display "
+    "determine filter discover what which who when where current"
 )
 WRITING: Final = _set(
-    "send create delete remove pay write update set add invite cancel move grant revoke publish upload submit buy purchase reserve forward reply "
+    "resolve collect convert send create delete remove pay write update set add invite cancel move grant revoke publish upload submit buy purchase reserve forward reply "
     "append edit modify rename insert execute exec run install deploy kill reset donate wire approve reject merge close assign subscribe "
     "unsubscribe enroll register unlock lock put patch replace archive unarchive copy clone fork push pull commit save store make generate draft "
     "erase purge trash drop clear empty stop start restart pause resume enable disable turn switch adjust change book rent schedule "
@@ -314,9 +314,13 @@ def _told(description: str) -> str:
     first = re.split(r"[.\n]", description, maxsplit=1)[0]
     for word in _parts(first)[:8]:
         stem = _stem(word)
-        if stem:
+        if stem and stem not in _SMALL:
             return stem
     return ""
+
+
+_SMALL: Final = _set("is has what which who when where current view")
+"""Words that stand in any sentence."""
 
 
 def _understand(tool: Tool) -> None:
@@ -325,23 +329,18 @@ def _understand(tool: Tool) -> None:
     told = _told(tool.description)
     place = next((at for at, word in enumerate(words) if word in READING or word in WRITING), -1)
     verb = words[place] if place >= 0 else ""
+    strong = [word for word in words[place + 1 :] if word in WRITING - NOUNS_TOO]
     if verb == "check" and words[place + 1 : place + 2] in (["in"], ["out"]):
         verb = "book"
-    if verb in NOUNS_TOO and told in TELLING and not set(words) & (WRITING - NOUNS_TOO):
+    elif strong and (verb in NOUNS_TOO or (verb in READING and told not in TELLING)):
+        verb = strong[0]  # `email_delete`, `get_or_create_note`
+    elif verb in NOUNS_TOO and told in TELLING:
         verb = told  # `order_status`: "Returns the status of an order"
-    if not verb:
-        verb = told
-    writes = [
-        word for word in words[place + 2 :] if word in WRITING and words[words.index(word) - 1] in ("and", "or", "then")
-    ]
-    if writes:
-        verb = writes[0]  # `get_or_create_note`
-    tool.verb = verb
+    # With nothing but a description to go by, only what begins with a word for reading reads.
+    tool.reads = verb in READING if verb else told in TELLING
+    tool.verb = verb = verb or told
     tool.nouns = frozenset(words) - {verb}
-    tool.reads = verb in READING
-    if tool.reads and told in WRITING - NOUNS_TOO and verb != told and place < 0:
-        tool.reads = False
-    if tool.hints.get("readOnlyHint") is True and verb not in WRITING - NOUNS_TOO:
+    if tool.hints.get("readOnlyHint") is True and (verb not in WRITING or told in TELLING):
         tool.reads = True
     elif tool.hints.get("readOnlyHint") is False or tool.hints.get("destructiveHint") is True:
         tool.reads = False
