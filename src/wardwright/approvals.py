@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from wardwright import receipts
+from wardwright.catalog import REDACTED, Catalog
 from wardwright.errors import SealedMissing, WardwrightError
 from wardwright.history import Delta
 from wardwright.history.ledger import SEPARATOR
+from wardwright.policy.rules import Ruling
 from wardwright.store import SealedRow, Store
 from wardwright.store.rows import dump, load
 from wardwright.wire.turn import Caller, Gate, WireName
@@ -108,6 +110,15 @@ class Verdict:
 
 
 PENDING: Final = Verdict("pending")
+
+
+def unsaid(catalog: Catalog, ruling: Ruling, message: str) -> str:
+    """A message as an approver reads it: problems of arguments that nobody is shown in full are not told, they may repeat them."""
+    for finding in ruling.findings:
+        problems = finding.evidence.get("problems")
+        if problems and any(catalog.resolve(ruling.facts[place].raw_name).redact for place in finding.facts):
+            message = message.replace("; ".join(problems), REDACTED)
+    return message
 
 
 def handle_of(keyring: Sealer, scope: str, request_digest: str) -> str:

@@ -92,6 +92,7 @@ ENTRY_KEYS: Final[tuple[str, ...]] = (
     "names",
     "locators",
     "authors",
+    "redact",
 )
 STATUS_KEYS: Final[tuple[str, ...]] = ("pattern", "pointer", "equals", "status", "invalid_arguments")
 
@@ -258,6 +259,8 @@ class Identity:
     """Arguments that say what is read."""
     authors: tuple[str, ...] = ()
     """Fields that say who wrote a record."""
+    redact: tuple[str, ...] = ()
+    """What nobody is shown of arguments and results: keys at any depth, or paths of keys behind slashes (`*`: any)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +378,9 @@ class Catalog:
         for namespace_fits, name_fits, entry in self._attributes:
             if namespace_fits(folded_namespace) and name_fits(folded_name):
                 for key, value in entry.attributes.items():
+                    if key == "redact":  # what any entry hides is hidden
+                        value = tuple(dict.fromkeys((*attributes.get(key, ()), *value)))
+                        attributes[key] = value
                     attributes.setdefault(key, value)
         return Identity(namespace, name, confidence=confidence, plain=plain, **attributes)
 
@@ -440,7 +446,7 @@ def compile_catalog(node: Node, problems: Problems) -> tuple[Entry, ...]:
         if match is None and not attributes:
             problems.error(
                 child,
-                "says nothing: give risk_class, effects, results, execution_location, result_status, arguments or fields",
+                "says nothing: give risk_class, effects, results, execution_location, result_status, arguments, fields or redact",
             )
             continue
         pattern: Pattern | None = None
@@ -517,6 +523,11 @@ def _attributes(given: Mapping[str, Node], problems: Problems) -> dict[str, Any]
     for key in ("names", "locators", "authors"):
         if key in given:
             attributes[key] = tuple(fold(one) for one in problems.texts(given[key]))
+    if "redact" in given:
+        attributes["redact"] = tuple(fold(one) for one in problems.texts(given["redact"]))
+        for one in attributes["redact"]:
+            if one.startswith("/") and parse_pointer(one) is None:
+                problems.error(given["redact"], f"'{one}' is not a JSON pointer")
     if "result_status" in given:
         attributes["status_tests"] = tuple(
             test
@@ -594,6 +605,52 @@ def result_status(identity: Identity, content: str) -> tuple[ResultStatus, bool]
         if test.holds(content, parsed):
             return test.status, test.invalid_arguments
     return "unknown", False
+
+
+REDACTED: Final = "[redacted]"
+
+
+def redacted(paths: Sequence[str], text: str) -> str:
+    """Arguments or a result without what these paths (`Identity.redact`) name. What cannot be read is not shown at all."""
+    if not paths or not text:
+        return text
+    keys = frozenset(one for one in paths if not one.startswith("/"))
+    places = [place for one in paths if one.startswith("/") and (place := parse_pointer(one)) is not None]
+    try:
+        value = orjson.loads(text)
+        if not isinstance(value, (dict, list)):
+            return REDACTED
+        hidden, raw = orjson.dumps(_redacted(value, keys, places)), text.encode()
+        # A key that stands twice is read once, so nothing but a document as it is written is left as it came.
+        as_it_came = hidden == raw or hidden == raw.replace(b'": ', b'":').replace(b', "', b',"')
+        return text if as_it_came else hidden.decode()
+    except (ValueError, TypeError, RecursionError):
+        return REDACTED
+
+
+def _redacted(value: Any, keys: frozenset[str], places: Sequence[tuple[str, ...]]) -> Any:
+    """`places`: what is left of the paths that lead through here."""
+    if isinstance(value, dict):
+        members = [(fold(key), key, one) for key, one in cast("dict[str, Any]", value).items()]
+        return {key: _member(folded, one, keys, places) for folded, key, one in members}
+    if isinstance(value, list):
+        return [_member(str(place), one, keys, places) for place, one in enumerate(cast("list[Any]", value))]
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        # A document within a text: its keys are keys too.
+        try:
+            inner = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+        hidden = _redacted(inner, keys, places)
+        return value if hidden == inner else orjson.dumps(hidden).decode()
+    return value
+
+
+def _member(name: str, value: Any, keys: frozenset[str], places: Sequence[tuple[str, ...]]) -> Any:
+    if name in keys:
+        return REDACTED
+    below = [place[1:] for place in places if place and (place[0] == name or place[0] == "*")]
+    return REDACTED if () in below else _redacted(value, keys, below)
 
 
 @lru_cache(maxsize=1)

@@ -27,7 +27,8 @@ import orjson
 
 from wardwright import approvals, mediation, receipts, routing
 from wardwright.alerts import Alerts
-from wardwright.approvals import Held
+from wardwright.approvals import Held, unsaid
+from wardwright.catalog import redacted
 from wardwright.deployment import Deployment, ModelSettings
 from wardwright.errors import (
     GovernanceUnavailable,
@@ -505,9 +506,9 @@ class Exchange:
                 waiting.append(
                     {
                         "name": call.name,
-                        "arguments": item.arguments,
+                        "arguments": redacted(self.part.catalog.resolve(call.name).redact, item.arguments),
                         "rule_id": call.rules[0] if call.rules else ruling.rule_id,
-                        "message": call.message,
+                        "message": self._unsaid(ruling, call.message),
                     }
                 )
         request = self.judged[0].turn
@@ -533,7 +534,7 @@ class Exchange:
             expires_at_ms=at_ms + self.live.deployment.limits.approval_expiry_ms,
             gate=ruling.gate,
             held_at_ms=at_ms,
-            message=ruling.message,
+            message=self._unsaid(ruling, ruling.message),
             further={"target": self.selected, "lifted": request.approvals},
         )
         kept = Kept(self._receipt("held", 403), seal=approvals.rows(self.gateway.keyring, held))
@@ -578,9 +579,9 @@ class Exchange:
         item = cast("CallItem", turn.items[call.item])
         shown = {
             "name": call.name,
-            "arguments": item.arguments,
+            "arguments": redacted(self.part.catalog.resolve(call.name).redact, item.arguments),
             "rule_id": call.rules[0] if call.rules else ruling.rule_id,
-            "message": call.message,
+            "message": self._unsaid(ruling, call.message),
         }
         return Held(
             handle=call.approval,
@@ -597,9 +598,13 @@ class Exchange:
             receipt_id=self.receipt_id,
             expires_at_ms=verdict.at_ms + self.live.deployment.limits.approval_expiry_ms,
             held_at_ms=verdict.at_ms,
-            message=call.message,
+            message=shown["message"],
             further={"alone": True},
         )
+
+    def _unsaid(self, ruling: Ruling, message: str) -> str:
+        """A message for an approver: what is wrong with arguments that nobody is shown may repeat them."""
+        return unsaid(self.part.catalog, ruling, message)
 
     # asking a provider
 
@@ -1145,7 +1150,15 @@ class Exchange:
             error,
         )
         rules = self.live.deployment.rules[self.part.model_id]
-        made = receipts.build(self.receipt_id, self.judged, outcome, rules, self.key, capture=self._settings.capture)
+        made = receipts.build(
+            self.receipt_id,
+            self.judged,
+            outcome,
+            rules,
+            self.key,
+            capture=self._settings.capture,
+            catalog=self.part.catalog,
+        )
         return receipts.record(made)
 
     def _refusal(self, status: int, kind: RefusalKind, code: str, message: str) -> Refusal:

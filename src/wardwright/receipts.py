@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
+from wardwright.catalog import Catalog, redacted
 from wardwright.facts import ToolFact, text_digest
 from wardwright.history import ReceiptRow, scope_key
 from wardwright.policy.compile import ModelPlan
@@ -165,20 +166,22 @@ def build(
     key: bytes,
     *,
     capture: bool = False,
+    catalog: Catalog | None = None,
 ) -> Receipt:
-    """The receipt of one exchange: its gates in the order they were judged. `rules` are those of `rules_of`."""
+    """The receipt of one exchange: its gates in the order they were judged. `rules` are those of `rules_of`. `capture`: the texts of
+    arguments and results are kept too, but for what the catalog says nobody is shown."""
     # What is empty is not even looked at twice: this is on the path of every exchange.
     first, last = judged[0], _deciding(judged)
     hidden = False
     for one in judged:
-        if one.ruling.findings and not capture:
+        if one.ruling.findings and (not capture or any(_redact(catalog, fact) for fact in one.ruling.facts)):
             hidden = hidden or any(_tells(finding) for finding in one.ruling.findings)
     gates: list[dict[str, Any]] = []
     contexts: dict[int, dict[str, Any]] = {}
     message = last.ruling.message
     for one in judged:
         shown = _Shown(one, judged, rules, key) if hidden else None
-        gate, primary = _gate(one, shown, capture=capture)
+        gate, primary = _gate(one, shown, capture, catalog)
         gates.append(gate)
         if one is first or one is last:
             contexts[id(one)] = _context(one.ruling, primary)
@@ -615,7 +618,9 @@ def _controls(ruling: Ruling) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def _gate(judged: Judged, shown: _Shown | None, *, capture: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _gate(
+    judged: Judged, shown: _Shown | None, capture: bool, catalog: Catalog | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """What is kept of a gate, and the last event among its facts."""
     ruling, turn = judged.ruling, judged.turn
     findings = ruling.findings
@@ -639,7 +644,7 @@ def _gate(judged: Judged, shown: _Shown | None, *, capture: bool) -> tuple[dict[
         else:
             continue
         places[place] = len(facts)
-        facts.append(_captured(kept, fact) if capture else kept)
+        facts.append(_captured(kept, fact, catalog) if capture else kept)
     if facts:
         gate["facts"] = facts
     if turn.target:
@@ -715,9 +720,23 @@ def _fact(fact: ToolFact) -> dict[str, Any]:
     return values
 
 
-def _captured(kept: dict[str, Any], fact: ToolFact) -> dict[str, Any]:
-    captured = _kept({"arguments": fact.arguments, "content": fact.content})
+def _captured(kept: dict[str, Any], fact: ToolFact, catalog: Catalog | None) -> dict[str, Any]:
+    """With the texts; under other names where something was taken out, so that nobody judges by what is left."""
+    paths = _redact(catalog, fact)
+    captured: dict[str, Any] = {}
+    for name, text in (("arguments", fact.arguments), ("content", fact.content)):
+        if text:
+            shown = redacted(paths, text) if paths else text
+            captured[name if shown == text else f"redacted_{name}"] = shown
     return {**kept, "captured": captured} if captured else kept
+
+
+def _redact(catalog: Catalog | None, fact: ToolFact) -> tuple[str, ...]:
+    if catalog is None:
+        return ()
+    if fact.source == "provider_event":
+        return catalog.identify(fact.namespace, fact.name, {}, "exact").redact
+    return catalog.resolve(fact.raw_name).redact
 
 
 def _call(call: CallRuling) -> dict[str, Any]:

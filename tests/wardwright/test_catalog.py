@@ -141,7 +141,7 @@ def test_trust_can_be_set_per_field() -> None:
         ("- {match: '{a}{a}', namespace: b}\n", "1: a placeholder occurs twice"),
         (
             "- {namespace: a}\n",
-            "1: says nothing: give risk_class, effects, results, execution_location, result_status, arguments or fields",
+            "1: says nothing: give risk_class, effects, results, execution_location, result_status, arguments, fields or redact",
         ),
         ("- {namespace: '{a}', risk_class: write}\n", "1: placeholders need a 'match'"),
         ("- {}\n", "1: an empty entry names nothing"),

@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from wardwright import approvals, receipts
 from wardwright.alerts import Alerts
 from wardwright.approvals import Held
-from wardwright.catalog import fold
+from wardwright.catalog import Catalog, fold, redacted
 from wardwright.deployment import Deployment, McpServer, ModelSettings
 from wardwright.errors import GovernanceUnavailable, ProviderFailed, SealedMissing, WardwrightError, WireError
 from wardwright.gates import Gates, Kept, Verdict
@@ -426,16 +426,16 @@ class _Visit:
             (
                 {
                     "name": call.name,
-                    "arguments": call.arguments,
+                    "arguments": redacted(self._catalog.resolve(call.name).redact, call.arguments),
                     "rule_id": asking[0].rule_id if asking else ruling.rule_id,
-                    "message": ruling.message,
+                    "message": approvals.unsaid(self._catalog, ruling, ruling.message),
                 },
             ),
             None,
             self.receipt_id,
             verdict.at_ms + self.deployment.limits.approval_expiry_ms,
             held_at_ms=verdict.at_ms,
-            message=ruling.message,
+            message=approvals.unsaid(self._catalog, ruling, ruling.message),
         )
 
     # to the server and back
@@ -661,6 +661,10 @@ class _Visit:
     def _settings(self) -> ModelSettings:
         return self.deployment.models[self.server.model]
 
+    @property
+    def _catalog(self) -> Catalog:
+        return self.deployment.plan.models[self.server.model].catalog
+
     def _hidden(self, raw: str) -> bool:
         """Whether mediation hides the tool, under either of its names."""
         mediation = self._settings.mediation
@@ -675,8 +679,10 @@ class _Visit:
     def _built(self, status: receipts.Status, key: bytes, error: str) -> ReceiptRow:
         rules = self.deployment.rules[self.server.model]
         outcome = Outcome(status, 200, f"mcp:{self.server.name}", error=error)
-        capture = self._settings.capture
-        return receipts.record(receipts.build(self.receipt_id, self.judged, outcome, rules, key, capture=capture))
+        built = receipts.build(
+            self.receipt_id, self.judged, outcome, rules, key, capture=self._settings.capture, catalog=self._catalog
+        )
+        return receipts.record(built)
 
     async def _failed(self, why: str) -> None:
         """What went out and then came to nothing is recorded all the same."""
