@@ -115,6 +115,7 @@ class Gateway:
     folder: Path
     """Of its config and store; agents leave their sessions in `sessions` below it."""
     process: subprocess.Popen[str]
+    client: openai.OpenAI
     receipts: dict[str, str] = field(default_factory=dict[str, str])
     """Receipt ids by what happened."""
 
@@ -130,17 +131,16 @@ class Gateway:
             "tools": _TOOLS,
             "extra_headers": {"x-wardwright-session-id": session},
         }
-        with openai.OpenAI(base_url=f"{self.address}/v1", api_key="any", max_retries=0) as client:
-            try:
-                if stream:
-                    chunks = client.chat.completions.create(**asked, stream=True)
-                    return "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
-                raw = client.chat.completions.with_raw_response.create(**asked)
-            except openai.APIStatusError as refused:
-                self.receipts[session] = refused.response.headers["x-wardwright-receipt-id"]
-                return refused.body
-            self.receipts[session] = raw.headers["x-wardwright-receipt-id"]
-            return raw.parse().choices[0].message.model_dump(exclude_none=True)
+        try:
+            if stream:
+                chunks = self.client.chat.completions.create(**asked, stream=True)
+                return "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+            raw = self.client.chat.completions.with_raw_response.create(**asked)
+        except openai.APIStatusError as refused:
+            self.receipts[session] = refused.response.headers["x-wardwright-receipt-id"]
+            return refused.body
+        self.receipts[session] = raw.headers["x-wardwright-receipt-id"]
+        return raw.parse().choices[0].message.model_dump(exclude_none=True)
 
     def talk(self, session: str, *texts: str, result: str = "done") -> list[dict[str, Any]]:
         """A conversation: every text of the user, then its calls with their results, until the model only speaks."""
@@ -205,10 +205,12 @@ def serving(folder: Path, plan: str = PLAN) -> Iterator[Gateway]:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        address = f"http://127.0.0.1:{port}"
         try:
-            gateway = Gateway(f"http://127.0.0.1:{port}", folder, process)
-            _until_ready(gateway)
-            yield gateway
+            with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
+                gateway = Gateway(address, folder, process, client)
+                _until_ready(gateway)
+                yield gateway
         finally:
             process.terminate()
             process.wait(30)
