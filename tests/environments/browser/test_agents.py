@@ -92,6 +92,7 @@ def test_time_travel_needs_no_script(visit: Open, gateway: Gateway) -> None:
     steps.get_by_role("link", name="First").click()
     steps.get_by_role("link", name="Next").click()
     expect(page.get_by_role("heading", name="Call 1: write_file")).to_be_visible()
+    expect(page.get_by_role("button", name="Copy the command")).to_have_count(0)
     page.get_by_role("button", name="Go there").click()
     expect(page.get_by_role("heading", name="Call 1: write_file")).to_be_visible()
 

@@ -70,6 +70,25 @@ def test_approving_needs_only_the_keyboard(visit: Open, gateway: Gateway) -> Non
     assert "tool_calls" in gateway.chat("by-keyboard", text)
 
 
+def test_the_enter_key_decides_nothing(visit: Open, gateway: Gateway) -> None:
+    """Whoever ends a reason with Enter has not pressed a button yet, and sees none that is not meant to be seen."""
+    _hold(gateway, "enter")
+    page = visit(gateway, "/live", token=APPROVER)
+    held = _waiting(page, "enter")
+    held.get_by_label("Reason").fill("thinking")
+    held.get_by_label("Reason").press("Enter")
+    expect(held.get_by_role("button")).to_have_text(["Approve", "Reject"])
+    expect(page.get_by_role("status").first).not_to_contain_text("is approved")
+    assert gateway.chat("enter", 'call deploy {"to": "staging", "for": "enter"}')["code"] == "approval_pending"
+
+
+def test_without_scripts_nothing_that_needs_them_is_shown(visit: Open, gateway: Gateway) -> None:
+    """A button that could do nothing is not there."""
+    page = visit(gateway, "/live", java_script_enabled=False)
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
 def test_approving_needs_no_script(visit: Open, gateway: Gateway) -> None:
     """The form is a form."""
     text = _hold(gateway, "no-script")
