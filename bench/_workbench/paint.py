@@ -1,6 +1,6 @@
 """Runs in the environment `browser`: opens pages in Chromium and prints, as JSON, when each first showed something.
 
-Each visit is a new tab of a browser that has been here before, as an operator's is; the first one of each page is not counted.
+Each visit is a new tab of a browser that has been here before, as an operator's is; the first one of each page comes first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(address: str, token: str, rounds: int, paths: list[str]) -> None:
         page.wait_for_url(lambda url: "/signin" not in url)
         page.close()
         for path in paths:
-            found[path] = [_visit(context.new_page(), path) for _ in range(rounds + 1)][1:]
+            found[path] = [_visit(context.new_page(), path) for _ in range(rounds + 1)]
         browser.close()
     print(json.dumps(found))
 
