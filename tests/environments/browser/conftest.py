@@ -91,7 +91,7 @@ class Watch:
 
 
 @pytest.fixture
-def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
+def watch() -> Iterator[Watch]:
     watch = Watch()
     yield watch
     assert watch.complaints == []
