@@ -52,10 +52,10 @@ class Reader:
     def write(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text.replace(PORT, self._port), "utf-8")
 
-    def run(self, command: str) -> str:
-        """What comes on the terminal; a command that fails is shown with its exit code."""
+    def run(self, command: str, lines: int) -> str:
+        """What comes on the terminal; a command that fails is shown with its exit code. A gateway says `lines` and serves."""
         if command.startswith(SERVE):
-            return self._serve(command)
+            return self._serve(command, lines)
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self._folder,
@@ -72,7 +72,7 @@ class Reader:
             process.terminate()
             process.communicate(timeout=30)
 
-    def _serve(self, command: str) -> str:
+    def _serve(self, command: str, lines: int) -> str:
         words = [*command.split(), "--port", self._port]
         process = subprocess.Popen(
             words,
@@ -83,7 +83,7 @@ class Reader:
         )
         self._serving.append(process)
         assert process.stdout is not None
-        printed = [process.stdout.readline(), process.stdout.readline()]
+        printed = [process.stdout.readline() for _ in range(lines)]
         while process.poll() is None:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz"):
@@ -110,7 +110,7 @@ def test_the_tutorial_can_be_followed_word_for_word(reader: Reader) -> None:
         assert language == "console", f"a block of {language} that is neither a file nor typed"
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
             command, shown = part.split("\n", 1)
-            printed = reader.run(command)
+            printed = reader.run(command, len(shown.splitlines()))
             assert fits(shown, printed), f"$ {command}\n{printed}"
 
 
