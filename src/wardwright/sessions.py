@@ -9,13 +9,13 @@ those could change the id as well, and is judged by the whole transcript then.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
 from wardwright.facts import digest, text_digest
 from wardwright.gates import Gates
-from wardwright.history import goes_on, scope_key
+from wardwright.history import Head, goes_on, scope_key
 from wardwright.wire.turn import Caller, CallItem, Item, ResultItem, Turn
 
 REMEMBERED: Final = 50_000
@@ -83,37 +83,45 @@ class Sessions:
     def _found(
         self, caller: Caller, items: Sequence[Item], shown: Shown, sessions: Mapping[str, tuple[str, ...]]
     ) -> str | None:
-        """The one session that holds a call of this transcript and that it goes on from; else the only one that holds one, as when
-        a client has edited what it sends. None: there is none, or nobody can say which."""
+        """A session that holds a call of this transcript and that it goes on from; else the only one that holds one, as when a client
+        has edited what it sends. None: there is none, or nobody can say which."""
         newest = [one for one in reversed(shown) if one in sessions]  # a transcript grows at its end
-        met = dict.fromkeys([caller.session_id] if caller.session_id else [])
-        met.update(dict.fromkeys(session for one in newest for session in reversed(sessions[one])))
-        newest = newest[:COMPARED]
-        seen = [self._held(caller, session, items, shown, newest) for session in list(met)[:SOUGHT]]
-        if "goes_on" not in seen or len(met) > 1:
-            # Others may have such a call that nobody has told this process of.
-            for one in newest[:1]:
-                alike = map(_named, self._gates.store.sessions_alike(caller.tenant, one, SOUGHT))
-                more = dict.fromkeys(session for session in alike if session not in met)
-                seen += [self._held(caller, session, items, shown, newest) for session in more]
-                met.update(more)
-        names = list(met)
-        for wanted in ("goes_on", "holds"):
-            holding = [names[place] for place, how in enumerate(seen) if how == wanted]
-            if holding:
-                found = holding[0] if len(holding) == 1 or holding[0] == caller.session_id else None
-                if found is not None:
-                    self.remember(caller.tenant, found, newest[:1])
-                return found
-        return None
+        near = dict.fromkeys([caller.session_id] if caller.session_id else [])
+        near.update(dict.fromkeys(session for one in newest for session in reversed(sessions[one])))
+        ids, holding = newest[:COMPARED], dict[str, int]()
+        for session in self._candidates(caller.tenant, list(near)[:SOUGHT], ids[0]):
+            state = self._holding(caller, session, shown, ids)
+            if state is None:
+                continue
+            place, key, head = state
+            # Sessions that are alike in every word are the same up to here: any will do, and who goes on otherwise finds the other.
+            if len(holding) < ALIKE and goes_on(items, head, key):
+                holding = {session: place}
+                break
+            holding[session] = place
+        # Of a transcript that was put together from several the newest call tells.
+        told = [session for session, place in holding.items() if place == min(holding.values())]
+        if not told or (len(told) > 1 and told[0] != caller.session_id):
+            return None
+        self.remember(caller.tenant, told[0], ids[:1])
+        return told[0]
 
-    def _held(self, caller: Caller, session: str, items: Sequence[Item], shown: Shown, ids: Sequence[str]) -> str:
-        """How a session holds one of these calls as the transcript shows it: `goes_on`, `holds`, or not at all."""
+    def _candidates(self, tenant: str, near: Sequence[str], call_id: str) -> Iterator[str]:
+        """Sessions that have such an id: those that are known, then others that nobody has told this process of."""
+        yield from near
+        for scope in self._gates.store.sessions_alike(tenant, call_id, SOUGHT):
+            if (session := _named(scope)) not in near:
+                yield session
+
+    def _holding(
+        self, caller: Caller, session: str, shown: Shown, ids: Sequence[str]
+    ) -> tuple[int, bytes, Head] | None:
+        """Which of these calls a session's ledger has first as the transcript shows it, the session's digest key and its head."""
         scope = scope_key("session_id", replace(caller, session_id=session))
         names = [f"{kind}:{one}" for one in ids for kind in "cr"]
         for stored in (False, True):
             key, state = self._gates.recall(scope, names, stored=stored)
-            for one in ids:
+            for place, one in enumerate(ids):
                 entry, item = state.ledger.get(f"c:{one}"), shown[one]
                 if entry is None or entry.status == "observed":
                     continue
@@ -123,8 +131,8 @@ class Sessions:
                     result = state.ledger.get(f"r:{one}")
                     same = result is None or result.digest == text_digest(key, item.content)
                 if same:
-                    return "goes_on" if goes_on(items, state.head, key) else "holds"
-        return ""
+                    return place, key, state.head
+        return None
 
     def remember(self, tenant: str, session_id: str, call_ids: Iterable[str]) -> None:
         """These calls have passed in this session."""

@@ -367,9 +367,11 @@ def kept_name(name: str) -> str:
 
 def goes_on(items: Sequence[Item], head: Head, key: bytes) -> bool:
     """Whether a transcript begins with all that the last released request of a session carried."""
-    words, _ = _walk(items, key.ljust(64, b"\0"))
-    first, _ = _digests(words, head.prefix_length, key.ljust(64, b"\0"))
-    return bool(first) and first == head.prefix_digest
+    length, key = head.prefix_length, key.ljust(64, b"\0")
+    if not 0 < length <= len(items):
+        return False
+    words, _ = _walk(items[:length], key)
+    return _digests(words, length, key)[0] == head.prefix_digest
 
 
 def short_id(name: str, key: bytes) -> str:

@@ -104,12 +104,30 @@ def test_an_id_that_is_somebody_else_s_alone_joins_nobody(tmp_path: Path, stored
     running(tmp_path, CONFIG, story)
 
 
-def test_conversations_that_nobody_can_tell_apart_are_sessions_of_their_own(tmp_path: Path) -> None:
-    """G20: alike in every word and id: joining one of them would be a guess."""
+def test_conversations_that_were_alike_so_far_go_on_in_two_sessions(tmp_path: Path) -> None:
+    """G20: alike in every word and id, either session will do; from the first word that differs each has one of its own."""
 
     async def story(gateway: Running) -> None:
         ann, next_ann = await begin(gateway, "the same", "look", {"x": "1"})
-        bob, _ = await begin(gateway, "the same", "look", {"x": "1"})
+        bob, next_bob = await begin(gateway, "the same", "look", {"x": "1"})
+        next_ann["messages"][-1]["content"] = "what ann sees"
+        next_bob["messages"][-1]["content"] = "what bob sees"
+        first = [named(await goes(gateway, one)) for one in (next_ann, next_bob)]
+        assert sorted(first) == sorted((ann, bob))
+        for one in (next_ann, next_bob):
+            one["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "More."}]
+        assert [named(await goes(gateway, one)) for one in (next_ann, next_bob)] == first
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_an_edited_transcript_that_may_be_of_several_joins_none(tmp_path: Path) -> None:
+    """G20: two sessions have the call and neither what stands before it: joining one of them would be a guess."""
+
+    async def story(gateway: Running) -> None:
+        ann, next_ann = await begin(gateway, "ann asks", "look", {"x": "1"})
+        bob, _ = await begin(gateway, "bob asks", "look", {"x": "1"})
+        next_ann["messages"][0]["content"] = "a summary of what was said"
         assert named(await goes(gateway, next_ann)) not in (ann, bob)
 
     running(tmp_path, CONFIG, story)
@@ -138,6 +156,23 @@ def test_another_header_does_not_lead_out_of_a_session_though_its_ids_are_everyw
         assert named(answer) == tainted == "tainted"
         forget(gateway)
         assert named(await goes(gateway, following, session="clean")) == "tainted"
+
+    running(tmp_path, CONFIG, story)
+
+
+def test_of_a_transcript_from_two_sessions_the_newest_call_tells(tmp_path: Path) -> None:
+    """G20: put together by a caller from two conversations of its own, with words before them that neither had."""
+
+    async def story(gateway: Running) -> None:
+        body = asked(WIRE, "one", TOOLS)
+        transcript = {**body, "messages": [{"role": "user", "content": "both"}]}
+        names = list[str]()
+        for call_id in ("a", "b"):
+            gateway.provider.replies = [said(WIRE, "", (call_id, "look", {"x": call_id}))]
+            answer = await gateway.post(PATH[WIRE], body)
+            names.append(named(answer))
+            transcript["messages"] += goes_on(WIRE, body, answer.json, {call_id: "seen"})["messages"][1:]
+        assert named(await goes(gateway, transcript)) == names[1] != names[0]
 
     running(tmp_path, CONFIG, story)
 
