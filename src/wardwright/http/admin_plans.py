@@ -286,6 +286,7 @@ ROUTES: Final[tuple[Route, ...]] = (
                 "description": f"Questions as YAML. {QUESTION_GATES} gates are asked for all of them together; the command has no such bound.",
             },
         ),
+        heavy=True,
     ),
     Route(
         "POST",

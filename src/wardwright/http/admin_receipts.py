@@ -270,6 +270,7 @@ ROUTES: Final[tuple[Route, ...]] = (
             surface={"type": "string", "enum": ["all", "phase"]},
             as_recorded={"type": "boolean"},
         ),
+        heavy=True,
         errors=(404, 422),
     ),
     Route(

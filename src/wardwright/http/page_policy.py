@@ -7,7 +7,7 @@ something goes through the admin routes, with their roles and receipts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -28,6 +28,7 @@ from wardwright.receipts import Receipt
 from wardwright.replay import Replay, diff, replay
 from wardwright.report import report
 from wardwright.store import ReceiptQuery, Store
+from wardwright.ui import plural
 from wardwright.ui.picture import picture
 from wardwright.ui.rewrite import UNTRUSTED, CannotRewrite, Rewrite, Wish, rewrite
 from wardwright.ui.source import Source, annotate
@@ -42,6 +43,10 @@ GATES: Final = (2000, 5000, 20_000)
 """How many gates a proof may ask, per question."""
 QUESTIONS: Final = 8
 """Of the plan's own questions, so many are asked at once."""
+PATIENCE_MS: Final = 20_000
+"""A proof or a comparison that takes longer stops there, and says so: others want to ask too."""
+MESSAGES: Final = 500
+"""Of a conversation that surfaces are compared with."""
 HISTORY: Final = 10
 _PAGE: Final = 500
 UNTIL: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -68,9 +73,10 @@ SAMPLE: Final = """\
 
 
 class Newest:
-    """The newest exchanges of a store, in the order they were written. Read once, looked at any number of times."""
+    """The newest exchanges of a store, in the order they were written. Read once, looked at any number of times, until `stop`."""
 
-    def __init__(self, store: Store, count: int, session_id: str = "") -> None:
+    def __init__(self, store: Store, count: int, session_id: str = "", stop: Callable[[], bool] = bool) -> None:
+        self._stop = stop
         tags: dict[str, tuple[str, ...]] = {"kind": ("exchange",)}
         if session_id:
             tags["session_id"] = (session_id,)
@@ -87,23 +93,37 @@ class Newest:
         self.more = before is not None
         """There are older ones, which were not looked at."""
         self._bodies.reverse()
+        self.looked = len(self._bodies)
+        """Those that were looked at the last time."""
 
     def __len__(self) -> int:
         return len(self._bodies)
 
     def __iter__(self) -> Iterator[Receipt]:
-        return (receipts.load(body) for body in self._bodies)
+        self.looked = 0
+        for body in self._bodies:
+            if self._stop():
+                return
+            yield receipts.load(body)
+            self.looked += 1
 
     @property
     def span(self) -> tuple[int, int]:
         """When the first and the last of them was written."""
         if not self._bodies:
             return 0, 0
-        return int(receipts.load(self._bodies[0])["at_ms"]), int(receipts.load(self._bodies[-1])["at_ms"])
+        last = self._bodies[max(0, self.looked - 1)]
+        return int(receipts.load(self._bodies[0])["at_ms"]), int(receipts.load(last)["at_ms"])
 
     def told(self) -> dict[str, Any]:
         first, last = self.span
-        return {"receipts": len(self), "more": self.more, "since_ms": first, "until_ms": last}
+        return {
+            "receipts": self.looked,
+            "of": len(self),
+            "more": self.more,
+            "since_ms": first,
+            "until_ms": last,
+        }
 
 
 # the picture
@@ -188,6 +208,8 @@ class _Tried:
     source: Source
     cases: Source
     played: Sequence[Mapping[str, Any]] = ()
+    unplayed: int = 0
+    """Cases for which no time was left."""
 
 
 def show_editor(visit: Visit) -> Answer:
@@ -210,7 +232,20 @@ def _former(visit: Visit, number: str) -> Mapping[str, Any]:
 
 def check_text(visit: Visit) -> Answer:
     tried = _try(visit)
-    return _editor(visit, tried.source, plan=tried.plan, cases=tried.cases, played=tried.played, checked=True)
+    trouble = ""
+    if tried.unplayed:
+        trouble = (
+            f"The time was up for {plural(tried.unplayed, 'case')}, not run. `wardwright check` has no such limit."
+        )
+    return _editor(
+        visit,
+        tried.source,
+        plan=tried.plan,
+        cases=tried.cases,
+        played=tried.played,
+        checked=True,
+        trouble=trouble,
+    )
 
 
 def _try(visit: Visit) -> _Tried:
@@ -218,6 +253,7 @@ def _try(visit: Visit) -> _Tried:
     plan, problems = check_source(visit.gateway, text)
     wrong: list[Problem] = []
     played: list[Mapping[str, Any]] = []
+    unplayed, stop = 0, _patience(visit)
     if cases.strip():
         try:
             # A text is told from a path by its line breaks; nothing is read from disk here.
@@ -227,9 +263,12 @@ def _try(visit: Visit) -> _Tried:
         else:
             if plan is not None:
                 for case in loaded:
+                    if stop():
+                        unplayed = len(loaded) - len(played)
+                        break
                     outcome = play(plan, case)
                     played.append({"name": case.name, "line": case.line, "failures": list(outcome.failures)})
-    return _Tried(plan, annotate(text, problems), annotate(cases, wrong), played)
+    return _Tried(plan, annotate(text, problems), annotate(cases, wrong), played, unplayed)
 
 
 def activate(visit: Visit) -> Answer:
@@ -379,6 +418,13 @@ def _choice(visit: Visit, name: str, choices: Sequence[int], default: int) -> in
     return int(text) if text in [str(one) for one in choices] else default
 
 
+def _patience(visit: Visit) -> Callable[[], bool]:
+    """Whether the time for one page is over."""
+    now_ms = visit.gateway.now_ms
+    until = now_ms() + PATIENCE_MS
+    return lambda: now_ms() > until
+
+
 # compare
 
 
@@ -395,7 +441,10 @@ def compare(visit: Visit) -> Answer:
     if asked.trouble or after is None:
         return _comparison(visit, asked, status=422)
     newest = Newest(
-        visit.gateway.store, _choice(visit, "count", COUNTS, COUNTS[1]), visit.form.get("session_id", "").strip()
+        visit.gateway.store,
+        _choice(visit, "count", COUNTS, COUNTS[1]),
+        visit.form.get("session_id", "").strip(),
+        _patience(visit),
     )
     if before is None:
         found = replay(after, newest, limit=CHANGES)
@@ -480,7 +529,7 @@ def compare_surfaces(visit: Visit) -> Answer:
     if model:
         body["model"] = model
     try:
-        body["transcript"] = orjson.loads(text)
+        body["transcript"] = _bounded(orjson.loads(text))
         sides = {
             surface: visit.ask("POST", "/v1/wardwright/simulate", body={**body, "surface": surface})
             for surface in ("all", "phase")
@@ -492,6 +541,16 @@ def compare_surfaces(visit: Visit) -> Answer:
     else:
         return _surface(visit, asked, text, sides=sides)
     return _surface(visit, asked, text, status=400)
+
+
+def _bounded(transcript: object) -> object:
+    """A conversation that a page has the time for: every message is judged with all before it."""
+    held = cast("Mapping[str, Any]", transcript).values() if isinstance(transcript, dict) else (transcript,)
+    if any(isinstance(one, list) and len(cast("list[Any]", one)) > MESSAGES for one in held):
+        raise BadRequest(
+            f"The conversation has more than {MESSAGES} messages; `wardwright simulate` takes longer ones."
+        )
+    return cast("object", transcript)
 
 
 def _surface(
@@ -543,7 +602,8 @@ def ask_proof(visit: Visit) -> Answer:
         if not own:
             asked.trouble = "The plan has no sequence that promises anything: write a question."
     limit = _choice(visit, "gates", GATES, GATES[1])
-    proofs = [prove(asked.plan, one, model=model, limit=limit) for one in questions]
+    stop = _patience(visit)
+    proofs = [prove(asked.plan, one, model=model, limit=limit, stop=stop) for one in questions]
     return _proofs(visit, asked, proofs, left=left)
 
 
@@ -598,21 +658,22 @@ def back_to_editor(visit: Visit) -> Answer:
     return visit.redirect("/policy/edit")
 
 
+# Whatever takes long at the wish of whoever asks is heavy: one at a time, so that approvals and stops always find a thread.
 PAGES: Final[tuple[Page, ...]] = (
     Page("GET", "/policy", "viewer", show_policy),
-    Page("POST", "/policy/draw", "viewer", draw_policy),
+    Page("POST", "/policy/draw", "viewer", draw_policy, heavy=True),
     *(Page("GET", f"/policy/{name}", "viewer", back_to_editor) for name in ("draw", "activate", "turn")),
     Page("GET", "/policy/history", "viewer", show_history),
     Page("POST", "/policy/rollback", "operator", roll_back),
     Page("GET", "/policy/edit", "viewer", show_editor),
-    Page("POST", "/policy/edit", "viewer", check_text),
+    Page("POST", "/policy/edit", "viewer", check_text, heavy=True),
     Page("POST", "/policy/activate", "viewer", activate),
-    Page("POST", "/policy/turn", "viewer", turn),
+    Page("POST", "/policy/turn", "viewer", turn, heavy=True),
     Page("GET", "/policy/compare", "viewer", show_compare),
     Page("POST", "/policy/compare", "viewer", compare, heavy=True),
     Page("GET", "/policy/surface", "viewer", show_surface),
-    Page("POST", "/policy/surface", "viewer", compare_surfaces),
+    Page("POST", "/policy/surface", "viewer", compare_surfaces, heavy=True),
     Page("GET", "/policy/prove", "viewer", show_prove),
     Page("POST", "/policy/prove", "viewer", ask_proof, heavy=True),
-    Page("GET", "/policy/report", "viewer", show_report),
+    Page("GET", "/policy/report", "viewer", show_report, heavy=True),
 )

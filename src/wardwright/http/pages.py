@@ -12,9 +12,10 @@ import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import orjson
 
@@ -24,7 +25,7 @@ from wardwright.http import guard, page_agents, page_live, page_models, page_pol
 from wardwright.http.admin import AdminApp, Refused, told
 from wardwright.http.admin_plans import problem_json
 from wardwright.http.route import Gateway, Operator, dump
-from wardwright.http.visit import NAV, NOTICE, Answer, Page, RoleTooLow, Visit, redirect
+from wardwright.http.visit import NAV, NOTICE, Answer, Page, RoleTooLow, Visit, read_notice, redirect
 from wardwright.wire.refusal import Refusal
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -45,6 +46,7 @@ SIGNED_IN_MS: Final = 12 * 3_600_000
 FORM_BYTES: Final = 1024 * 1024
 FOLLOW_S: Final = 30.0
 _FIELDS: Final = 200
+_REMEMBERED: Final = 10_000
 _SEALED_FOR: Final = b"wardwright page"
 _HOME: Final = "/live"
 _SIGN_IN: Final = "/signin"
@@ -91,6 +93,8 @@ class PagesApp:
         self._gateway = gateway
         self._admin = admin
         self._pages: tuple[tuple[re.Pattern[str], Page], ...] = tuple((page.pattern, page) for page in pages)
+        self._ended: dict[str, int] = {}
+        """Sign-ins that somebody ended in this process, by their field for forms, and until when their cookies would hold."""
 
     def serves(self, path: str) -> bool:
         """Whether a path is one of the pages'."""
@@ -141,14 +145,17 @@ class PagesApp:
             return redirect(
                 _SIGN_IN if method != "GET" or wanted == _HOME else f"{_SIGN_IN}?next={quote(wanted, safe='')}"
             )
-        visit = self._visit(scope, headers, signed, form, unquote(cookies.get(NOTICE, "")))
+        visit = self._visit(scope, headers, signed, form, read_notice(cookies.get(NOTICE, ""), signed.csrf))
         if method == "POST" and not hmac.compare_digest(form.pop("csrf", "").encode(), signed.csrf.encode()):
             message = "The form was not made by this page, or you signed in again since. Nothing was changed."
             return _problem(
                 visit, 403, message, path, form, hint="Look at what you sent; send it again if it is yours."
             )
         if path == "/signout":
-            return redirect(_SIGN_IN, (_signed_cookie("", 0, scope),)) if method == "POST" else redirect(_HOME)
+            if method != "POST":
+                return redirect(_HOME)
+            self._end(signed)
+            return redirect(_SIGN_IN, (_signed_cookie("", 0, scope, headers),))
         return await self._visited(visit, method)
 
     async def _visited(self, visit: Visit, method: str) -> Answer:
@@ -188,7 +195,7 @@ class PagesApp:
             query=_firsts(scope["query_string"].decode("latin-1"), keep_blank=False),
             form=form,
             headers=headers,
-            follow=lambda: asyncio.run_coroutine_threadsafe(self._follow(), loop).result(FOLLOW_S),
+            follow=lambda: _within(asyncio.run_coroutine_threadsafe(self._follow(), loop)),
             notice=notice,
         )
 
@@ -210,7 +217,7 @@ class PagesApp:
         held = {"t": token, "x": self._gateway.now_ms() + SIGNED_IN_MS, "c": signed.csrf}
         sealed = self._gateway.keyring.seal(orjson.dumps(held), _SEALED_FOR)
         value = base64.urlsafe_b64encode(sealed).decode().rstrip("=")
-        cookie = _signed_cookie(value, SIGNED_IN_MS // 1000, scope)
+        cookie = _signed_cookie(value, SIGNED_IN_MS // 1000, scope, headers)
         if kept and (typed := self._typed(kept)) is not None:
             visit = self._visit(scope, headers, signed, {}, "")
             message = "Nothing was sent yet. Look at it, then send it."
@@ -238,10 +245,16 @@ class PagesApp:
             kept = orjson.loads(self._gateway.keyring.unseal(sealed, _SEALED_FOR))
         except ValueError:  # nothing, or sealed by nobody we know
             return None
-        if kept["x"] <= self._gateway.now_ms():
+        if kept["x"] <= self._gateway.now_ms() or kept["c"] in self._ended:
             return None
         operator = self._operator(kept["t"])
         return None if isinstance(operator, Refusal) else _SignedIn(operator, kept["c"])
+
+    def _end(self, signed: _SignedIn) -> None:
+        """A copy of the cookie opens nothing any more."""
+        now = self._gateway.now_ms()
+        held = [(csrf, until) for csrf, until in self._ended.items() if until > now]
+        self._ended = dict([*held[-_REMEMBERED:], (signed.csrf, now + SIGNED_IN_MS)])
 
 
 def pages_app(gateway: Gateway, admin: AdminApp) -> PagesApp:
@@ -289,6 +302,13 @@ def _inside(wanted: str) -> str:
     return wanted if own and wanted.isprintable() else _HOME
 
 
+def _within(following: Future[str]) -> str:
+    try:
+        return following.result(FOLLOW_S)
+    except TimeoutError:
+        return f"It has not followed within {FOLLOW_S:g} seconds."
+
+
 def _with(visit: Visit, **changes: Any) -> Visit:
     fields = {name: getattr(visit, name) for name in Visit.__dataclass_fields__}
     return Visit(**{**fields, **changes})
@@ -328,8 +348,10 @@ def _problem(
     return visit.page("problem.html", status=status, **values)
 
 
-def _signed_cookie(value: str, seconds: int, scope: Scope) -> tuple[bytes, bytes]:
-    secure = "; Secure" if scope.get("scheme") == "https" else ""
+def _signed_cookie(value: str, seconds: int, scope: Scope, headers: Mapping[str, str]) -> tuple[bytes, bytes]:
+    # Where something in front of us speaks TLS, the browser's own word for its address tells.
+    https = scope.get("scheme") == "https" or headers.get("origin", "").lower().startswith("https://")
+    secure = "; Secure" if https else ""
     text = f"{COOKIE}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict{secure}"
     return b"set-cookie", text.encode()
 

@@ -5,17 +5,19 @@ A page asks the gateway by the same routes as the admin API, with the same check
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from wardwright import ui
 from wardwright.errors import WardwrightError
 from wardwright.http.admin_routes import find
 from wardwright.http.auth import ROLES
-from wardwright.http.route import Ask, Gateway, Role, dump, path_pattern, read_body, read_query
+from wardwright.http.route import Ask, Gateway, NotFound, Role, dump, path_pattern, read_body, read_query
 
 NAV: Final[tuple[tuple[str, str], ...]] = (
     ("/live", "Live"),
@@ -85,7 +87,8 @@ class Visit:
         Values of `query` that are None are left out, lists are repeated. `path` is not quoted."""
         found = find(method, path)
         if found is None:
-            raise LookupError(f"no admin route {method} {path}")
+            # A name that is empty, or that no address can have.
+            raise NotFound("Nothing has such a name.")
         route, parts = found
         if not self.may(route.role):
             raise RoleTooLow(f"This needs the role {route.role}; {self.operator_id!r} is {self.role}.")
@@ -115,7 +118,7 @@ class Visit:
 
     def redirect(self, path: str, notice: str = "") -> Answer:
         """On to another page (303), with a sentence about what was done."""
-        return redirect(path, (_cookie(NOTICE, quote(notice[:_NOTICE_CHARS], errors="replace"), 60),) if notice else ())
+        return redirect(path, (_cookie(NOTICE, _marked(notice[:_NOTICE_CHARS], self.csrf), 60),) if notice else ())
 
 
 Handler: TypeAlias = Callable[[Visit], Answer]
@@ -139,6 +142,17 @@ class Page:
 
 def redirect(path: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
     return Answer(b"", 303, ((b"location", quote(path, safe="/?&=#%+:,;@!$'()*~-._").encode()), *headers))
+
+
+def read_notice(cookie: str, csrf: str) -> str:
+    """The sentence of such a cookie; nothing when it was not made for this sign-in: other programs of the host can set cookies too."""
+    text = unquote(cookie.partition(".")[2])
+    return text if hmac.compare_digest(cookie.encode(), _marked(text, csrf).encode()) else ""
+
+
+def _marked(notice: str, csrf: str) -> str:
+    text = quote(notice, errors="replace")
+    return f"{hmac.new(csrf.encode(), text.encode(), hashlib.sha256).hexdigest()[:32]}.{text}"
 
 
 def _cookie(name: str, value: str, seconds: int) -> tuple[bytes, bytes]:

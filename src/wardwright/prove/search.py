@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -210,20 +210,22 @@ def _message(items: Sequence[Item]) -> dict[str, Any]:
 # the search
 
 
-def prove(plan: Plan, question: Question, *, model: str = "", limit: int = LIMIT) -> Proof:
+def prove(
+    plan: Plan, question: Question, *, model: str = "", limit: int = LIMIT, stop: Callable[[], bool] = bool
+) -> Proof:
     """Answers a question about one model's plan (the first, unless it is named). Asks little more than `limit` gates, or half as
-    many again where rules have to be left out."""
+    many again where rules have to be left out; and none any more once `stop` says so."""
     part = plan.model(model or next(iter(plan.models)))
     if part is None:
         return Proof(question, "unknown", (f"no plan governs model '{model}'",))
-    search = _Search(plan, part, question, limit)
+    search = _Search(plan, part, question, limit, stop)
     # With doubts the answer can be a way, but never "holds": whether it holds without them is asked first, and soon known.
     proof = None if search.doubts else search.answer()
     if proof is not None and proof.verdict != "unknown":
         return proof
     spent = 0
     for easier, fewer, left_out in lenient(plan, part, question):
-        again = _Search(easier, fewer, question, max(1, limit // 4)).answer()
+        again = _Search(easier, fewer, question, max(1, limit // 4), stop).answer()
         spent += again.gates
         if again.verdict == "holds":
             names = ", ".join(f"'{rule}'" for rule in left_out)
@@ -261,11 +263,12 @@ class _Place:
 
 
 class _Search:
-    def __init__(self, plan: Plan, part: ModelPlan, question: Question, limit: int) -> None:
+    def __init__(self, plan: Plan, part: ModelPlan, question: Question, limit: int, stop: Callable[[], bool]) -> None:
         self.plan = plan
         self.part = part
         self.question = question
         self.limit = limit
+        self.stop = stop
         self.alphabet: Alphabet = make_alphabet(part, question)
         self.tools = [DeclaredTool(name) for name in self.alphabet.tools]
         self.view = _View(part, question, self.alphabet)
@@ -289,7 +292,7 @@ class _Search:
         seen = {self.view.look(first, self.session)}
         waiting = deque([first])
         found: _Place | None = None
-        bounded = False
+        bounded = stopped = False
         while waiting and found is None:
             place = waiting.popleft()
             for after, hit in self.next(place):
@@ -300,13 +303,15 @@ class _Search:
                 if key not in seen:
                     seen.add(key)
                     waiting.append(after)
-            if self.gates >= self.limit:
-                bounded = found is None and bool(waiting)
+                if stopped := self.stop():
+                    break
+            if stopped or self.gates >= self.limit:
+                bounded = found is None and (stopped or bool(waiting))
                 break
         if self.view.crowded:
             self.doubts.append("times stood too close together to try all orders of them")
         if bounded:
-            self.doubts.append(f"stopped after {self.gates} gates")
+            self.doubts.append(f"stopped after {self.gates} gates{': no time was left' if stopped else ''}")
         steps = self.path(found)
         verdict: Verdict = "counter_example" if steps else "unknown" if self.doubts else "holds"
         notes: list[str] = []

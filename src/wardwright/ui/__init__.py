@@ -1,4 +1,5 @@
-"""The pages' text: templates to HTML, and the files that pages load. Whatever is put in is escaped, whoever wrote it.
+"""The pages' text: templates to HTML, and the files that pages load. Whatever is put in is escaped, whoever wrote it, and what
+could not be seen is made visible; a field that is sent back holds its text exactly (`|exact`).
 
 Pure: values in, text out. Knows no gateway and no store; never reads anything but the package's own files.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -19,6 +20,9 @@ _KINDS: Final[Mapping[str, str]] = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+
+_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Called letters or marks, and seen by nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +41,21 @@ def render(template: str, /, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 
-@cache
 def static(name: str) -> Static | None:
     """A file by its name; None when there is none of that name."""
-    file = resources.files("wardwright.ui").joinpath("static", name)
-    kind = _KINDS.get(name.rpartition(".")[2])
-    # One plain name: nothing that a path could be made of.
-    if kind is None or "/" in name or "\\" in name or name.startswith(".") or not file.is_file():
-        return None
-    body = file.read_bytes()
-    return Static(body, kind, hashlib.sha256(body).hexdigest()[:16])
+    return _files().get(name)
+
+
+@cache
+def _files() -> Mapping[str, Static]:
+    """Those there are, read once: what strangers ask for is looked up, never opened or kept."""
+    found: dict[str, Static] = {}
+    for file in resources.files("wardwright.ui").joinpath("static").iterdir():
+        kind = _KINDS.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            body = file.read_bytes()
+            found[file.name] = Static(body, kind, hashlib.sha256(body).hexdigest()[:16])
+    return found
 
 
 def asset(name: str) -> str:
@@ -95,19 +104,52 @@ def pretty(value: Any) -> str:
 
 
 def readable(text: Any) -> str:
-    """JSON in a text, indented; any other text as it is; other values as JSON."""
+    """JSON in a text, indented; any other text as it is; other values as JSON. Also as it is: JSON that another reader may take for
+    something else (a name given twice, a number that does not come out as it went in), since who approves must see what is released."""
     if not isinstance(text, str):
         return pretty(text)
     try:
-        return pretty(json.loads(text))
+        return pretty(
+            json.loads(text, object_pairs_hook=_once, parse_float=_float, parse_int=_whole, parse_constant=_float)
+        )
     except (ValueError, RecursionError):
         return text
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is given twice")
+    return found
+
+
+def _float(text: str) -> float:
+    if repr(found := float(text)) != text:
+        raise ValueError("it is written in another way")
+    return found
+
+
+def _whole(text: str) -> int:
+    if str(found := int(text)) != text:
+        raise ValueError("it is written in another way")
+    return found
+
+
+def visible(value: Any) -> Any:
+    """Text as it is shown: what would hide itself, or turn the order of reading around, is written out (`\\u202e`). Other values,
+    and HTML that was made here, as they are."""
+    if type(value) is not str or (value.isascii() and value.isprintable()):
+        return value
+    odd = {one for one in set(value) if one in _BLANK or (one not in "\n\t" and not one.isprintable())}
+    if not odd:
+        return value
+    return value.translate({ord(one): one.encode("unicode_escape").decode() for one in odd})
 
 
 @cache
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     def time(at_ms: int | None) -> str:
         shown = moment(at_ms)
@@ -123,6 +165,7 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        finalize=visible,
     )
     filters: dict[str, Callable[..., Any]] = {
         "time": time,
@@ -131,6 +174,8 @@ def _environment() -> Any:
         "plural": plural,
         "json": pretty,
         "readable": readable,
+        # For what a form sends back: every character as it was.
+        "exact": escape,
     }
     environment.filters.update(filters)
     names: dict[str, Any] = environment.globals  # pyright: ignore[reportAssignmentType]

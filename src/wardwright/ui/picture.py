@@ -28,6 +28,7 @@ from wardwright.policy.rules import (
 )
 from wardwright.policy.states import successor
 from wardwright.projection import Node, PossibleConflict, Region, project_model
+from wardwright.ui import visible
 
 How: TypeAlias = Literal["rule", "until", "expiry"]
 """rule: a rule enters the state
@@ -682,7 +683,7 @@ def _lane(x1: float, y1: float, x2: float, y2: float, y: float, how: str, name: 
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "middle") -> Markup:
     return Markup('<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>').format(
-        kind=kind, x=f"{x:.0f}", y=f"{y:.0f}", anchor=anchor, words=words
+        kind=kind, x=f"{x:.0f}", y=f"{y:.0f}", anchor=anchor, words=visible(words)
     )
 
 
@@ -698,8 +699,8 @@ def svg(name: str, width: float, height: float, title: str, words: str, pieces: 
         name=name,
         width=f"{width:.0f}",
         height=f"{height:.0f}",
-        title=title,
-        words=words,
+        title=visible(title),
+        words=visible(words),
         pieces=Markup("").join(pieces),
     )
 

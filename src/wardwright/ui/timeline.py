@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from wardwright.ui import visible
 from wardwright.ui.picture import duration_words, svg
 
 _WIDTH: Final = 300
@@ -176,5 +177,5 @@ def _shape(pattern: str, **values: float | str) -> Markup:
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "middle") -> Markup:
     return Markup('<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>').format(
-        kind=kind, x=f"{x:.0f}", y=f"{y:.0f}", anchor=anchor, words=words
+        kind=kind, x=f"{x:.0f}", y=f"{y:.0f}", anchor=anchor, words=visible(words)
     )

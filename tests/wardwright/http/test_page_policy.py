@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -457,3 +458,58 @@ def test_the_report_tells_what_each_rule_did(tmp_path: Path) -> None:
 def test_an_address_that_takes_forms_leads_to_the_editor(reader: Visitor, path: str) -> None:
     """Typed by hand, or reloaded after a sign-in."""
     assert reader.get(path).answer.headers["location"] == EDITOR
+
+
+# time
+
+
+def impatient(desk: Desk, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """The time of a page is over after so many looks at the clock."""
+    looks = iter(range(calls))
+    monkeypatch.setattr(desk, "now_ms", lambda: desk.clock if next(looks, None) is not None else desk.clock + 60_000)
+
+
+def test_a_proof_that_takes_too_long_stops_and_says_so(
+    desk: Desk, operator: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question must not hold up all others."""
+    form = operator.get("/policy/prove").form("/policy/prove")
+    impatient(desk, monkeypatch, 3)
+
+    assert re.search(r"stopped after \d gates: no time was left", operator.send(form, question="can shell run?").text)
+
+
+def test_a_comparison_that_takes_too_long_tells_what_it_has_looked_at(
+    desk: Desk, operator: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count is that of receipts which were judged, and the rest is named."""
+    for number in range(4):
+        desk.exchange(f"s{number}", "shell.run")
+    form = operator.get("/policy/compare").form("/policy/compare")
+    # Signing is looked at once, the end is set once, each plan looks through all four, then they are judged.
+    impatient(desk, monkeypatch, 2 + 4 + 4 + 3)
+
+    seen = operator.send(form, source=LAXER)
+
+    assert "Looked at 3 of the newest 4 receipts" in seen.text
+    assert "Then the time was up: the newest 1 of them were not looked at." in seen.text
+    assert "That is all there is." not in seen.text
+
+
+def test_cases_for_which_no_time_is_left_are_told(
+    desk: Desk, operator: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were not run are not among those that hold."""
+    fields = {**operator.get(EDITOR).form(EDITOR).fields, "cases": CASES}
+    impatient(desk, monkeypatch, 3)
+
+    assert "The time was up for 1 case, not run." in operator.post(EDITOR, **fields).text
+
+
+def test_a_conversation_that_is_too_long_for_a_page_is_told(reader: Visitor) -> None:
+    """With the command that takes it, and with what was typed."""
+    long = f'{{"messages": [{",".join(["{}"] * 501)}]}}'
+    seen = reader.send(reader.get("/policy/surface").form("/policy/surface"), transcript=long)
+
+    assert "The conversation has more than 500 messages; `wardwright simulate` takes longer ones." in seen.text
+    assert seen.form("/policy/surface").fields["transcript"] == long

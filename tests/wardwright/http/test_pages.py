@@ -12,7 +12,7 @@ import pytest
 from wardwright.errors import ConfigError, Problem, StoreUnavailable
 from wardwright.http.pages import COOKIE, FORM_BYTES, PAGES, SIGNED_IN_MS, Page, Visit
 from wardwright.http.route import BadRequest
-from wardwright.http.visit import Answer
+from wardwright.http.visit import NOTICE, Answer
 
 from .desk import Desk
 from .visitor import Visitor
@@ -300,3 +300,90 @@ def test_files_are_kept_by_their_content(still: Desk) -> None:
 def test_no_other_file_is_served(still: Desk, name: str) -> None:
     """Only those of one folder, by their plain names."""
     assert Visitor(still, role="").get(f"/static/{name}").status == 404
+
+
+# what a stranger, a thief or another program may try
+
+
+def test_a_copy_of_the_cookie_opens_nothing_after_signing_out(desk: Desk) -> None:
+    """Signing in again is a new sign-in; the old one stays ended."""
+    visitor = Visitor(desk)
+    copied = dict(visitor.cookies)
+    visitor.send(visitor.get("/models").form("/signout"))
+
+    visitor.cookies = copied
+    assert visitor.get("/models").status == 303
+    visitor.post("/signin", token="operator")
+    assert visitor.get("/models").status == 200
+
+
+def test_a_cookie_that_was_set_before_is_replaced_by_signing_in(still: Desk) -> None:
+    """Nobody can hand somebody a sign-in that he knows himself."""
+    visitor = Visitor(still, role="viewer")
+    before = visitor.cookies[COOKIE]
+
+    visitor.post("/signin", token="operator")
+
+    assert visitor.cookies[COOKIE] != before
+
+
+def test_a_browser_that_came_by_tls_keeps_the_cookie_to_it(still: Desk) -> None:
+    """Also where something in front of the gateway speaks it."""
+    visitor = Visitor(still, role="")
+    signed = visitor.post("/signin", {"origin": "https://gateway.test"}, token="operator")
+
+    assert signed.answer.headers["set-cookie"].endswith("; SameSite=Strict; Secure")
+
+
+@pytest.mark.parametrize("cookie", ["Approve%20everything.", "0.Approve%20everything.", "." * 40, "%ff", "\u00fc.x"])
+def test_a_notice_of_another_program_is_not_shown(still: Desk, cookie: str) -> None:
+    """Whoever can set cookies for this host cannot make the gateway say something."""
+    visitor = Visitor(still)
+    visitor.cookies[NOTICE] = cookie
+
+    assert 'class="notice"' not in visitor.get("/models").html
+
+
+def test_a_file_that_is_not_there_is_told_whatever_its_name(still: Desk) -> None:
+    """Before anybody has signed in."""
+    visitor = Visitor(still, role="")
+
+    names = ["x" * 3000 + ".css", "..%2f..%2fpages.py", "%00.js", "page.js%00"]
+    assert {visitor.get(f"/static/{name}").status for name in names} == {404}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/live/release", {"note": "x"}),
+        ("/live/release", {"note": "x", "session_id": "a\nb"}),
+        ("/models/switch", {"enabled": "true"}),
+    ],
+)
+def test_a_name_that_nothing_can_have_is_told(still: Desk, path: str, fields: dict[str, str]) -> None:
+    """404, with what was typed; the gateway has not failed."""
+    visitor = Visitor(still)
+    csrf = visitor.get("/models").form("/signout").fields["csrf"]
+
+    seen = visitor.post(path, csrf=csrf, **fields)
+
+    assert seen.status == 404
+    assert seen.form(path).fields.items() >= fields.items()
+
+
+LIGHT = {
+    "POST /live/stop",
+    "POST /live/unstop",
+    "POST /live/release",
+    "POST /approvals/{handle}",
+    "POST /models/switch",
+    "POST /policy/rollback",
+    "POST /policy/activate",
+}
+
+
+def test_no_form_of_a_viewer_takes_the_threads_of_approvals_and_stops() -> None:
+    """What works for as long as somebody makes it work is heavy: there is one thread for it, and others for the rest."""
+    light = {f"{page.method} {page.path}" for page in PAGES if page.method == "POST" and not page.heavy}
+
+    assert light == LIGHT

@@ -136,8 +136,8 @@ class Visitor:
     def get(self, address: str, **headers: str) -> Seen:
         return self._ask("GET", address, b"", {name.replace("_", "-"): value for name, value in headers.items()})
 
-    def post(self, address: str, **fields: str) -> Seen:
-        return self._ask("POST", address, urlencode(fields).encode(), {"content-type": FORM})
+    def post(self, address: str, headers: Mapping[str, str] | None = None, /, **fields: str) -> Seen:
+        return self._ask("POST", address, urlencode(fields).encode(), {"content-type": FORM, **(headers or {})})
 
     def send(self, form: Form, **fields: str) -> Seen:
         """Fills in a form and sends it."""

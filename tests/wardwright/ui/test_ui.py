@@ -103,3 +103,54 @@ def test_numbers_are_said_with_their_noun() -> None:
 def test_json_is_made_readable(value: object, text: str) -> None:
     """Arguments as an approver wants to see them; what is no JSON stays as it is."""
     assert ui.readable(value) == text
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "a": 2}', '{"n": 1e2}', '{"n": 1.00000000000000000001}', '{"n": NaN}', "[-0]"]
+)
+def test_json_that_readers_take_differently_is_shown_as_it_was_written(text: str) -> None:
+    """An approver must not see `a` as 2 where the caller's reader takes 1."""
+    assert ui.readable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("rm \u202egpj.exe", "rm \\u202egpj.exe"),
+        ("pay\u200bpal", "pay\\u200bpal"),
+        ("a\x1b[2Kb\x00", "a\\x1b[2Kb\\x00"),
+        ("\u3164", "\\u3164"),
+        ("two\n\tlines, größer, 猫", "two\n\tlines, größer, 猫"),
+    ],
+)
+def test_what_would_hide_itself_is_written_out(text: str, shown: str) -> None:
+    """Whoever decides by a name or an argument sees all of it, in the order in which it stands."""
+    page = ui.render("signin.html", visit=None, nav=(), here="", notice="", next="/", problem=text, kept="")
+
+    assert f'id="problem">{shown}</p>' in page
+
+
+def test_a_field_that_is_sent_back_holds_its_text_exactly() -> None:
+    """Also what is written out elsewhere."""
+    page = ui.render("signin.html", visit=None, nav=(), here="", notice="", next="/", problem="", kept="a\u202e\x1bb")
+
+    assert 'name="kept" value="a\u202e\x1bb"' in page
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_field_that_is_sent_back_is_exact(name: str) -> None:
+    """But for numbers and what the gateway itself made of letters."""
+    text = (FOLDER / "templates" / name).read_text("utf-8")
+    fields = re.findall(r'value="\{\{ (.*?) \}\}"|\{\{ (.*?) \}\}</textarea>', text)
+
+    own = {"visit.csrf", "one.digest", "epoch", "one.epoch", "row.position", "'false' if enabled else 'true'"}
+    assert {one or other for one, other in fields} <= own | {
+        one or other for one, other in fields if (one or other).endswith("|exact")
+    }
+
+
+def test_files_that_are_not_there_are_not_remembered() -> None:
+    """Whoever asks for names that nobody has must not fill the memory, nor reach a path."""
+    names = ["x" * 5000 + ".css", "../templates/layout.html", "..", "", "\x00.js", "page.js/", "Page.js"]
+
+    assert [ui.static(name) for name in names] == [None] * len(names)

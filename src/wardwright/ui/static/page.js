@@ -4,7 +4,12 @@
 // A link such as /signin#TOKEN: the part after # never leaves the browser by itself.
 const signin = document.getElementById("signin");
 if (signin && location.hash.length > 1) {
-  const token = decodeURIComponent(location.hash.slice(1));
+  let token = location.hash.slice(1);
+  try {
+    token = decodeURIComponent(token);
+  } catch {
+    // A token with a % of its own.
+  }
   history.replaceState(null, "", location.pathname + location.search);
   signin.elements.namedItem("token").value = token;
   signin.requestSubmit();
