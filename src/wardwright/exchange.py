@@ -357,7 +357,7 @@ class Exchange:
                 return Kept(unseal=used)
             if stop is None and ruling.decision == "require_approval":
                 return self._hold_request(turn, verdict)
-            return Kept(self._receipt("blocked", 403), unseal=used)
+            return Kept(self._receipt("blocked", 403, stop or ""), unseal=used)
 
         try:
             verdict = await self._judge(turn, keep)
@@ -868,7 +868,7 @@ class Exchange:
             if step == "hold":
                 return self._hold(turn, verdict, reply.body)
             if step == "refuse":
-                return Kept(self._receipt("blocked", 403), unseal=unseal)
+                return Kept(self._receipt("blocked", 403, self.stopped), unseal=unseal)
             return Kept(seal=waiting, unseal=unseal, denied=denied)
 
         for left in range(TRIES, -1, -1):

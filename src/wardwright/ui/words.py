@@ -78,7 +78,7 @@ class Explanation:
     facts: tuple[str, ...]
     """The facts that the deciding rule used."""
     message: str
-    """What the caller was told."""
+    """What the caller was told; where an answer went out, what the rule says."""
     gates: tuple[GateWords, ...] = ()
     attempts: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
@@ -87,6 +87,8 @@ class Explanation:
     claims: tuple[str, ...] = ()
     regions: tuple[RegionWords, ...] = ()
     ending: str = ""
+    states: tuple[str, ...] = ()
+    """After the gate that decided."""
 
 
 _STATUS: Final[Mapping[str, Badge]] = {
@@ -220,14 +222,18 @@ def headline(receipt: Mapping[str, Any]) -> str:
     reason = "" if finding is None else _reason(finding, gate)
     if not reason and (rule := text(part(receipt, "decision").get("rule_id"))):
         reason = f"rule {rule} says so"
-    error = text(final.get("error"))
+    error = text(final.get("error")).removesuffix(".")
     match status:
+        case "blocked" if error:
+            # An operator's stop or verdict, which rules know nothing of.
+            return f"Blocked: {error}."
         case "blocked":
             return f"Blocked because {reason or 'policy refused it'}."
         case "held":
-            return f"Waits for an approval because {reason or 'a rule asks for one'}."
+            # What has become of it since is on other receipts.
+            return f"Held for an approval because {reason or 'a rule asks for one'}."
         case "failed":
-            return f"Failed: the provider gave no answer{f' ({error})' if error else ''}."
+            return f"Failed: {error or 'the provider gave no answer'}."
         case "unavailable":
             return f"Refused because nothing could be judged or recorded{f' ({error})' if error else ''}."
         case "open":
@@ -257,16 +263,20 @@ def _acted(receipt: Mapping[str, Any]) -> str:
     """What rules did to something that passed."""
     enforced: dict[str, None] = {}
     would: dict[str, None] = {}
+    lifted: dict[str, dict[str, None]] = {}
     for gate in parts(part(receipt, "decision").get("gates")):
         for finding in parts(gate.get("findings")):
             rule = text(finding.get("rule_id"))
             if not finding.get("enforced", True):
                 would[rule] = None
-            elif not finding.get("lifted"):
+            elif by := text(finding.get("lifted")):
+                lifted.setdefault(by, {})[rule] = None
+            else:
                 enforced[rule] = None
     said: list[str] = []
     if enforced:
         said.append(f"{_rules(enforced)} acted without refusing anything")
+    said += [f"{_rules(rules)} stood against it, lifted by {by}" for by, rules in lifted.items()]
     if would:
         said.append(f"{_rules(would)} would have acted (observe)")
     return "; ".join(said)
@@ -357,16 +367,15 @@ def explain(receipt: Mapping[str, Any], labels: Mapping[str, str] = _NOTHING) ->
     final, decision = part(receipt, "final"), part(receipt, "decision")
     used = [] if finding is None else _used(finding, gate)
     facts = [fact_words(fact) for fact in used]
-    # What led up to it: states that the rule reads, and what it counted.
+    # As the deciding gate left them; a receipt does not say which of them the rule has read.
     states = part(gate, "states") if finding is not None else _NOTHING
-    facts += [f"machine {machine} was in state {state}" for machine, state in sorted(states.items())]
     all_gates = parts(decision.get("gates"))
     metadata = part(final, "provider_metadata")
     return Explanation(
         status_badge(receipt),
         headline(receipt),
         tuple(facts),
-        text(decision.get("message")),
+        _said(final, decision),
         tuple(gate_words(one) for one in all_gates),
         tuple(_attempt(one) for one in parts(final.get("attempts"))),
         tuple(_run(one) for one in parts(metadata.get("wardwright_server_tools"))),
@@ -375,7 +384,13 @@ def explain(receipt: Mapping[str, Any], labels: Mapping[str, str] = _NOTHING) ->
         tuple(_claims(receipt, all_gates)),
         tuple(_regions(all_gates, labels)),
         _ending(final),
+        tuple(f"machine {machine} was in state {state}" for machine, state in sorted(states.items())),
     )
+
+
+def _said(final: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+    stopped = text(final.get("error")) if final.get("status") == "blocked" else ""
+    return stopped or text(decision.get("message"))
 
 
 def gate_words(gate: Mapping[str, Any]) -> GateWords:
@@ -422,6 +437,10 @@ def _finding(finding: Mapping[str, Any], gate: Mapping[str, Any]) -> FindingWord
     else:
         badge = Badge(effect or "acted", "bad" if effect in ("block", "deny_call") else "warn")
     reason = _reason(finding, gate)
+    if by := text(finding.get("lifted")):
+        reason += f"; lifted by {by}"
+    elif not finding.get("enforced", True):
+        reason = f"were it enforced: {reason}"
     return FindingWords(
         text(finding.get("rule_id")),
         text(finding.get("kind")),
@@ -471,7 +490,7 @@ def _mediation(record: Mapping[str, Any]) -> Iterator[str]:
     if not record:
         return
     if mode := text(record.get("mode")):
-        done = "is done" if mode == "patch" else "would be done is only recorded"
+        done = "is done" if mode == "patch" else "is only recorded"
         yield f"Mode {mode}: what rules say of tools {done}."
     for rule in parts(record.get("rules")):
         tools = ", ".join(texts(rule.get("tools"))) or ", ".join(texts(rule.get("names")))

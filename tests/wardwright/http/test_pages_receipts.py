@@ -217,8 +217,8 @@ def test_a_receipt_is_explained_in_words(desk: Desk) -> None:
 
     assert "Released without a call because rule no-shell denies shell.exec." in text
     assert "Using these facts: the model called shell.exec (irreversible, planning)" in text
-    assert "machine default was in state reviewing" in text
-    assert "The caller was told: No shell here." in text
+    assert "After it, machine default was in state reviewing." in text
+    assert "The rule says: No shell here." in text
     assert "Looked, no match loops" in text
     assert "shell.exec: controllable the caller runs it, and its calls pass here" in text
 

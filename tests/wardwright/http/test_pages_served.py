@@ -16,6 +16,7 @@ from wardwright import cli
 from wardwright.http.pages import COOKIE
 from wardwright.http.service import Service
 from wardwright.http.start import Start
+from wardwright.overlay import Stop
 
 from .gateway_fixture import Answer, Running, running, said
 
@@ -215,3 +216,30 @@ def test_serve_prints_a_link_that_signs_in_at_the_first_start_only(
         "Workbench: http://[::1]:8123/signin",
     ]
     assert token not in caplog.text
+
+
+def test_a_stop_and_a_rejection_are_told_on_their_receipts(tmp_path: Path) -> None:
+    """Not as something that a rule has refused."""
+
+    async def story(gateway: Running) -> None:
+        service = gateway.service
+        gateway.provider.replies = [said("chat_completions", "", ("a", "deploy", {}))]
+        headers = {"host": HOST, "content-type": "application/json", "x-wardwright-session-id": "monday"}
+        held = await gateway.ask("POST", "/v1/chat/completions", orjson.dumps(ASK), headers)
+        cookie = await signed_in(gateway)
+        page = await visit(gateway, "/live", cookie)
+        fields = {"csrf": field(page, "csrf"), "seen": field(page, "seen"), "decision": "reject"}
+        await visit(gateway, f"/approvals/{held.json['error']['approval']}", cookie, fields)
+        rejected = await gateway.ask("POST", "/v1/chat/completions", orjson.dumps(ASK), headers)
+        service.overlay.set_stop(Stop("session", "monday"), "op", "", service.now_ms())
+        stopped = await gateway.ask("POST", "/v1/chat/completions", orjson.dumps(ASK), headers)
+
+        for answer, told in (
+            (held, "Held for an approval because rule ask asks for an approval of"),
+            (rejected, "Blocked: This was rejected by an operator."),
+            (stopped, "Blocked: An operator has stopped this session."),
+        ):
+            receipt = await visit(gateway, f"/receipts/{answer.headers['x-wardwright-receipt-id']}", cookie)
+            assert f'<p class="because">{told}' in receipt.body.decode()
+
+    running(tmp_path, PLAN, story)

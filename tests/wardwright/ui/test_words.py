@@ -137,16 +137,19 @@ def test_what_a_rule_did_is_said_by_its_effect(effect: str, sentence: str) -> No
     [
         (
             receipt("held", decision="require_approval"),
-            "Waits for an approval because rule r asks for an approval of shell.exec.",
+            "Held for an approval because rule r asks for an approval of shell.exec.",
         ),
         (receipt("released", decision="deny_call"), "Released without a call because rule r denies shell.exec."),
         (released(), "Released; no rule stood against it."),
         (released(selected_model="big"), "Released, answered by big; no rule stood against it."),
-        ({"final": {"status": "failed", "error": "timeout"}}, "Failed: the provider gave no answer (timeout)."),
+        ({"final": {"status": "failed", "error": "timeout"}}, "Failed: timeout."),
+        ({"final": {"status": "failed"}}, "Failed: the provider gave no answer."),
+        ({"final": {"status": "failed", "error": "The caller went away."}}, "Failed: The caller went away."),
+        ({"final": {"status": "blocked", "error": "An operator says no."}}, "Blocked: An operator says no."),
         ({"final": {"status": "unavailable"}}, "Refused because nothing could be judged or recorded."),
         ({"final": {"status": "open"}}, "The request passed; there is no answer yet."),
         ({"final": {"status": "blocked"}}, "Blocked because policy refused it."),
-        ({"final": {"status": "held"}}, "Waits for an approval because a rule asks for one."),
+        ({"final": {"status": "held"}}, "Held for an approval because a rule asks for one."),
         ({}, "Ended as nothing that is told."),
         ({"kind": "admin", "admin": {"action": "stop", "target": "tool:x"}}, "an operator: stop tool:x."),
     ],
@@ -167,7 +170,8 @@ def test_what_passes_tells_which_rules_acted_or_would_have() -> None:
     ]
 
     assert words.headline(made) == (
-        "Released; rule a acted without refusing anything; the rules b, c would have acted (observe)."
+        "Released; rule a acted without refusing anything; rule d stood against it, lifted by approval; "
+        "the rules b, c would have acted (observe)."
     )
 
 
@@ -270,7 +274,7 @@ def test_mediation_that_changed_nothing_says_so() -> None:
     made = {"final": {"provider_metadata": {"wardwright_tool_mediation": record}}}
 
     assert words.explain(made).mediation == (
-        "Mode observe: what rules say of tools would be done is only recorded.",
+        "Mode observe: what rules say of tools is only recorded.",
         "The provider saw the tools as they were declared.",
         "MCP server git was not there: refused.",
     )
@@ -380,3 +384,23 @@ def test_nothing_that_a_receipt_may_hold_is_an_error(odd: Any, kind: str) -> Non
             tried += 1
 
     assert tried > 90
+
+
+@pytest.mark.parametrize(
+    ("finding", "sentence"),
+    [
+        ({"enforced": False}, "Were it enforced: rule r blocks shell.exec."),
+        ({"lifted": "approval"}, "Rule r blocks shell.exec; lifted by approval."),
+    ],
+)
+def test_what_a_rule_did_not_do_is_not_said_of_it(finding: dict[str, Any], sentence: str) -> None:
+    """A rule that only observes has denied nothing, and neither has one that was lifted."""
+    assert words.explain(receipt(**finding)).gates[0].findings[0].sentence == sentence
+
+
+def test_a_stop_is_told_as_the_caller_was_told() -> None:
+    """Whatever rules say of it besides."""
+    made = receipt(message="No shell.")
+    made["final"] = {"status": "blocked", "error": "An operator has stopped this session."}
+
+    assert words.explain(made).message == "An operator has stopped this session."
