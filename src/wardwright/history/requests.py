@@ -6,6 +6,7 @@ its transcript. A reply to a request that is no longer known is never guessed at
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from wardwright.errors import GovernanceUnavailable
@@ -62,41 +63,19 @@ def capped(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def read(value: RegisterValue | None) -> list[RequestRecord]:
-    """The records, oldest first."""
-    records: list[RequestRecord] = []
-    flat = cast("tuple[Any, ...]", value or ())
-    at = 0
-    while at < len(flat):
-        size: int = flat[at]
-        records.append(_unpack(flat[at + 1 : at + 1 + size]))
-        at += 1 + size
-    return records
-
-
 def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
     """The record of that name."""
     if value is None or name not in value:
         return None
-    return next((record for record in read(value) if record.name == name), None)
+    return next((_unpack(fields) for fields in _stored(value) if fields[0] == name), None)
 
 
 def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
     *head, bundles, repairing, stripped = record
-    fields = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
-    packed = (len(fields), *fields)
-    if value is None:
-        return packed
-    flat = cast("tuple[Any, ...]", value)
-    kept: list[RegisterValue] = []
-    at = 0
-    while at < len(flat):
-        end = at + 1 + flat[at]
-        if flat[at + 1] != record[0]:
-            kept.append(flat[at:end])
-        at = end
-    return tuple([scalar for one in (*kept[1 - MAX_REQUESTS :], packed) for scalar in one])
+    newest = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
+    kept = [fields for fields in _stored(value) if fields[0] != record[0]]
+    return tuple([scalar for one in (*kept[1 - MAX_REQUESTS :], newest) for scalar in (len(one), *one)])
 
 
 def answered(session: ScopeState, name: str) -> list[RequestRecord]:
@@ -108,9 +87,18 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
         if record is None:
             raise GovernanceUnavailable("The request that this answers is no longer known. Send it again.")
         return [record]
-    records = read(value)
-    turn = session.head.turn
-    return [record for record in records if record.turn == turn] or records[-1:]
+    stored, turn = [*_stored(value)], session.head.turn
+    return [_unpack(fields) for fields in stored if fields[1] == turn] or [_unpack(fields) for fields in stored[-1:]]
+
+
+def _stored(value: RegisterValue | None) -> Iterator[RegisterValue]:
+    """The records as they are kept, oldest first: each behind its length. Most are only looked at, so none is unpacked here."""
+    flat = cast("tuple[Any, ...]", value or ())
+    at = 0
+    while at < len(flat):
+        end = at + 1 + flat[at]
+        yield flat[at + 1 : end]
+        at = end
 
 
 def _unpack(fields: RegisterValue) -> RequestRecord:
