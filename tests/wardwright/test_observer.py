@@ -454,7 +454,7 @@ def test_an_attestation_that_cannot_be_read_is_noted(claims: Any) -> None:
 
 @pytest.mark.parametrize("gate", ["request", "reply"])
 def test_a_server_tool_of_an_mcp_server_runs_there(gate: Gate) -> None:
-    """G26, the word list of G8: a tool that the gateway has run elsewhere is `remote_mcp`; one that it runs itself is not."""
+    """G26: a tool that the gateway has run elsewhere is `remote_mcp`; one that it runs itself is not."""
     plan = compile_plan(parse_config("model_id: m"))
     ours = frozenset({"near", "far"})
     items = (call("1", "near"), call("2", "far"), call("3", "theirs"))
