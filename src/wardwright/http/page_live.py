@@ -123,7 +123,15 @@ def _live(visit: Visit) -> dict[str, Any]:
         "older": page.next_before,
         "before": before,
         "now_ms": visit.gateway.now_ms(),
+        "base": _base(visit),
+        "models": list(visit.gateway.plan.models),
     }
+
+
+def _base(visit: Visit) -> str:
+    """Where the visitor reaches the gateway; a proxy that speaks TLS for it says so."""
+    scheme = "https" if visit.headers.get("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{visit.headers.get('host', '')}"
 
 
 def _cursor(text: str) -> int | None:

@@ -72,7 +72,11 @@ def decided(visitor: Visitor, held: Held, decision: str, seen: Seen | None = Non
 
 def test_live_tells_of_an_empty_gateway_what_to_do(desk: Desk) -> None:
     """Nobody stands before an empty page."""
-    assert "Nothing has passed here yet. Point an agent at this gateway" in Visitor(desk).get("/live").text
+    seen = Visitor(desk).get("/live", host="gateway.test:8787")
+
+    assert "Nothing has passed here yet." in seen.text
+    assert "Give an agent the base URL http://gateway.test:8787/v1 and the model coding" in seen.text
+    assert "curl http://gateway.test:8787/v1/chat/completions" in seen.text
 
 
 def test_a_session_is_shown_with_its_timeline_state_and_counters(desk: Desk) -> None:
