@@ -626,6 +626,19 @@ def test_ids_of_another_tool_beside_it_need_a_name_too(plan: Plan) -> None:
     assert not talk.passes("delete_email", {"id": "m7"})
 
 
+def test_mails_of_a_namesake_are_not_those_of_the_contact(plan: Plan) -> None:
+    """Whoever writes under a contact's name from elsewhere is not whom the user named."""
+    mails = [
+        {"id": "m1", "sender": "tom.reed@work.test", "subject": "Numbers", "body": "Attached."},
+        {"id": "m2", "sender": "tom.reed@elsewhere.test", "subject": "Newer numbers", "body": "Take these."},
+    ]
+    for mail, decision in (("m1", "allow"), ("m2", "deny_call")):
+        talk = Talk(plan).user("Delete the mail from Tom.")
+        talk.reads("get_contacts", {}, [{"name": "Tom Reed", "email": "tom.reed@work.test"}])
+        talk.reads("get_emails", {"folder": "inbox"}, mails)
+        assert talk.calls("delete_email", {"id": mail}).decision == decision
+
+
 def test_a_named_author_goes_before_a_title(plan: Plan) -> None:
     """A mail of somebody else with the same subject is not the one of the author whom the user named."""
     mails = [

@@ -913,7 +913,11 @@ class _Result:
         lowered = plain(value)
         typed = typed_as_whole(lowered)
         if typed and typed[0][0] == "a":
-            return self.shelves.names_fit("".join(self._own_names("a", typed[0][1]))) == "n"
+            shelves = self.shelves
+            # Who goes by the name of a contact but writes from elsewhere is not whom the user named.
+            known = any(one[0] == "d" for one in shelves.find("s", shelves.digest("a", typed[0][1])))
+            owned = () if known else shelves.flags("owned")
+            return shelves.names_fit("".join(self._own_names("a", typed[0][1])), owned) == "n"
         common = self.watch.common
         return any(
             "p" in self.shelves.said(self.shelves.digest("w", one))
