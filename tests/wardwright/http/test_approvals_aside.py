@@ -302,3 +302,28 @@ def test_another_word_is_refused() -> None:
         compile_plan(parse_config(CONFIG.replace("tool_error", "tool_eror")))
     with pytest.raises(ConfigError, match="approval"):
         compile_plan(load_config(CONFIG.replace("tool_error", "[tool_error]")))
+
+
+@pytest.mark.parametrize("theirs", WIRES)
+def test_a_server_tool_that_waits_runs_once_after_its_approval(tmp_path: Path, theirs: WireName) -> None:
+    """G23, G41: a tool that the gateway runs itself waits and passes in the same way, whatever wire its provider speaks."""
+    name = "wardwright_policy_cache_status"
+    ours = CONFIG.replace("name: deploy,", f"name: '*{name[10:]}',") + f"server_tools: [{{name: {name}}}]\n"
+
+    async def story(gateway: Running) -> None:
+        wire: WireName = "anthropic"
+
+        def calls(call_id: str) -> dict[str, Any]:
+            return said(theirs, "", (call_id, name, {}))
+
+        gateway.provider.replies = [calls("c1"), said(theirs, "It waits.")]
+        assert b"It waits." in (await ask(gateway, wire, "status?", stream=True)).body
+        (waiting,) = (await gateway.admin("GET", "/v1/wardwright/approvals")).json["approvals"]
+        await decide(gateway, waiting["handle"], "approve")
+        gateway.provider.replies = [calls("c2"), calls("c3"), said(theirs, "Told.")]
+        answer = await ask(gateway, wire, "now?")
+        assert b"Told." in answer.body
+        runs = gateway.receipt(answer)["final"]["provider_metadata"]["wardwright_server_tools"]
+        assert [(run["call_id"], run["status"]) for run in runs] == [("c2", "completed")]
+
+    running(tmp_path, ours, story, wire=theirs)
