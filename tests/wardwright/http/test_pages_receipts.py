@@ -472,3 +472,14 @@ def test_the_session_of_another_tenant_is_not_mixed_in(desk: Desk) -> None:
 
     assert "Replay, step 1" in text and "shell.exec" not in text
     assert "shell.exec" not in visitor.get("/live/session?id=s1").text
+
+
+def test_an_empty_gateway_is_not_said_to_have_been_changed(desk: Desk) -> None:
+    """What an empty store may mean is told; that its chains do not verify is not."""
+    visitor = Visitor(desk)
+
+    seen = visitor.send(visitor.get("/receipts/verify").form("/receipts/verify"))
+
+    assert "nothing is recorded" in seen.text
+    assert "nothing was ever recorded, or all of it was taken away" in seen.text
+    assert "do not verify" not in seen.text
