@@ -53,6 +53,9 @@ def tell(folder: Path = STORY, **more: str) -> tuple[int, str]:
 @contextmanager
 def serving(**more: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """The story, told up to the address; it goes on serving."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A job in the background ignores Ctrl-C, and so would whatever it starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-W", "error", str(STORY)],
         stdout=subprocess.PIPE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from typing import Any, Protocol
 
 try:
@@ -119,8 +120,13 @@ class PostgresLease:
         self._connection.execute("SELECT 1")  # a connection that is gone is only noticed when it is used
 
     def close(self) -> None:
+        import psycopg
+
         self._held.clear()
         self._lost.clear()
+        with suppress(psycopg.OperationalError):
+            # The server frees them with the connection, but only some time after it was closed here.
+            self._connection.execute("SELECT pg_advisory_unlock_all()")
         self._connection.close()
 
     def _connect(self) -> Any:
