@@ -243,20 +243,34 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
         )
     if run.gate == "result":
         return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
-    repairing = dict.fromkeys(old.repairing)
-    repairing.update(dict.fromkeys(fact.raw_name for fact in observed.facts if fact.invalid_arguments))
+    repairing = old.repairing
+    if failed := [fact.raw_name for fact in observed.facts if fact.invalid_arguments]:
+        repairing = capped(tuple(dict.fromkeys((*repairing, *failed))))
     settled = through and any(record.flags & CHANGED_TOOLS for record in observed.answers)
-    return old._replace(
-        turn=old.turn + 1 if through else old.turn,
-        event=event,
-        repairing=capped(tuple(repairing)),
-        last_ids=_last_ids(ruling) if through else old.last_ids,
-        bundles=ruling.bundles,
-        since_ms=since,
-        plan_hash=plan_hash,
-        plan_since_ms=plan_since,
-        changed=() if settled else old.changed,
-        user_turns=run.words if through else old.user_turns,
+    # Not by `_replace`, which takes six times as long.
+    return Head(
+        old.turn + 1 if through else old.turn,
+        event,
+        old.prefix_length,
+        old.prefix_digest,
+        old.text_rules,
+        old.text_hits,
+        old.surface_digest,
+        old.phase,
+        repairing,
+        _last_ids(ruling) if through else old.last_ids,
+        ruling.bundles,
+        since,
+        plan_hash,
+        plan_since,
+        run.words if through else old.user_turns,
+        old.last_digest,
+        old.news_from,
+        old.news_turn,
+        old.asked_turn,
+        () if settled else old.changed,
+        old.spoken,
+        old.words_from,
     )
 
 
@@ -313,6 +327,8 @@ def _record_reply(run: Run, ruling: Ruling) -> None:
         return
     before = observed.answers[-1]
     failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
+    if not failed and not ruling.bundles:
+        return
     after = before._replace(
         bundles=tuple(dict.fromkeys((*before.bundles, *ruling.bundles))),
         repairing=capped(tuple(dict.fromkeys((*before.repairing, *failed)))),

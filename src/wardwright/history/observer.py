@@ -1082,10 +1082,12 @@ class Observer:
                 if turn.gate == "result":
                     called = item
                     continue
-                arguments_digest = digest(key, item.arguments)
+                form, parsed = canonical(item.arguments)
+                arguments_digest = _sha256(key + form).hexdigest()[:32]
                 call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)
                 seen.ledger[f"c:{call_id}"] = LedgerEntry("passed", item.name, arguments_digest, head.turn)
                 fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
+                fact.parsed = parsed
                 if all_failed or item.name in failed_before:
                     fact.phase = "argument_repair"
                     fact.kind = None

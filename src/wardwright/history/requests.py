@@ -87,8 +87,17 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
         if record is None:
             raise GovernanceUnavailable("The request that this answers is no longer known. Send it again.")
         return [record]
-    stored, turn = [*_stored(value)], session.head.turn
-    return [_unpack(fields) for fields in stored if fields[1] == turn] or [_unpack(fields) for fields in stored[-1:]]
+    if value is None:
+        return []
+    # Most of them have been answered: those are not even taken apart.
+    flat, turn = cast("tuple[Any, ...]", value), session.head.turn
+    found: list[RequestRecord] = []
+    start = end = 0
+    while end < len(flat):
+        start, end = end, end + 1 + flat[end]
+        if flat[start + 2] == turn:
+            found.append(_unpack(flat[start + 1 : end]))
+    return found or [_unpack(flat[start + 1 : end])]
 
 
 def _stored(value: RegisterValue | None) -> Iterator[RegisterValue]:

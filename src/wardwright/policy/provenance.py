@@ -492,13 +492,15 @@ class Shelves:
 
     def find(self, family: str, start: str) -> list[str]:
         """What stands behind each entry that begins so."""
+        if family not in (self._kept if self._kept is not None else self.kept()):
+            return []
         known = self._found.get((family, start))
         if known is not None:
             return known
         width, size = WIDTH[family], len(start)
         found: list[str] = []
         self._found[family, start] = found
-        for packed in self.packs(family) if family in self.kept() else ():
+        for packed in self._packs.get(family) or self.packs(family):
             if not packed:
                 continue
             low, high = 0, len(packed) // width
@@ -579,7 +581,7 @@ class Shelves:
     # small sets
 
     def flags(self, name: str) -> tuple[str, ...]:
-        return tuple(str(one) for one in self.scope.get((RULE, name)) or ())
+        return cast("tuple[str, ...]", self.scope.get((RULE, name)) or ())
 
     def flag(self, name: str, word: str) -> None:
         known = self.flags(name)
@@ -712,7 +714,7 @@ def hear(shelves: Shelves, watch: Watch, text: str) -> None:
 
 def wanted_effects(scope: Scope, lexicon: Lexicon) -> tuple[str, ...]:
     """What the user has asked for so far; several turns add up."""
-    return tuple(str(one) for one in scope.get((INTENT, lexicon.name)) or ())
+    return cast("tuple[str, ...]", scope.get((INTENT, lexicon.name)) or ())
 
 
 def _proper(text: str, word: str, start: int, common: frozenset[str]) -> bool:

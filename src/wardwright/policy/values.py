@@ -240,10 +240,13 @@ def _before(text: str, end: int, most: int, runs: re.Pattern[str]) -> str:
 def typed_in(text: str, *, dates: bool = True) -> Iterator[Atom]:
     """Addresses, URLs with their hosts, account numbers and dates in a text that is `plain`."""
     at = text.find("@")
+    hosts: set[int] = set()
+    """Where hosts of addresses end: they are not found again as such."""
     while at >= 0:
         # From the sign outwards: looking for an address at every letter would take as long as the letters before it.
         host = _HOST_AFTER.match(text, at + 1)
         if host is not None and (local := _before(text, at, 64, _LOCAL)):
+            hosts.add(host.end())
             yield "a", address_of(f"{local}@{host[0]}")
         at = text.find("@", at + 1)
     for mark in ("://", "www."):
@@ -257,6 +260,8 @@ def typed_in(text: str, *, dates: bool = True) -> Iterator[Atom]:
                     yield "u", whole
             at = text.find(mark, at + 3)
     for end in _ENDING.finditer(text) if "." in text else ():
+        if end.end() in hosts:
+            continue
         before = _before(text, end.start(), 100, _HOST)
         place = end.start() - len(before)
         if before and (place == 0 or text[place - 1] not in "@/:"):
@@ -452,8 +457,13 @@ def _walk(value: Any, path: str, record: int, depth: int, found: list[Leaf], cou
     if depth > MAX_DEPTH or len(found) > MAX_LEAVES:
         raise _TooMuch
     if isinstance(value, dict):
+        shallow = depth < MAX_DEPTH
         for key, one in cast("dict[Any, Any]", value).items():
-            _walk(one, f"{path}/{plain(str(key))}", record, depth + 1, found, count)
+            place = f"{path}/{plain(str(key))}"
+            if shallow and isinstance(one, str) and len(found) <= MAX_LEAVES:  # as below, without the call
+                found.append(Leaf(place, record, one))
+            else:
+                _walk(one, place, record, depth + 1, found, count)
     elif isinstance(value, (list, tuple)):
         for one in cast("list[Any]", value):
             own = record
