@@ -25,6 +25,8 @@ from .conversations import WIRES, Conversation, Wire, conversation
 
 CONVERSATIONS = 2_000
 SLICES = 8
+PARTS = [0, 1, *(pytest.param(part, marks=pytest.mark.heavy) for part in range(2, SLICES))]
+"""All of them are played by `make test-all`."""
 MODULES: dict[str, Any] = {"chat_completions": chat_completions, "responses": responses, "anthropic": anthropic}
 
 
@@ -75,7 +77,7 @@ def wires(talk: Conversation) -> tuple[Wire, ...]:
     return WIRES[1:] if talk.searches else WIRES
 
 
-@pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.parametrize("part", PARTS)
 def test_every_wire_whole_and_streamed_gives_the_same_turns(part: int) -> None:
     """Requests, replies and streamed replies of a generated conversation lower to equal turns in every wire form."""
     for number in range(part, CONVERSATIONS, SLICES):

@@ -22,6 +22,8 @@ from .conversations import WIRES, Conversation, Wire, conversation
 
 CONVERSATIONS = 2_000
 SLICES = 8
+PARTS = [0, 1, *(pytest.param(part, marks=pytest.mark.heavy) for part in range(2, SLICES))]
+"""All of them are played by `make test-all`."""
 MODULES: dict[str, Any] = {"chat_completions": chat_completions, "responses": responses, "anthropic": anthropic}
 CALLER = Caller(tenant="t", session_id="s", user="u")
 
@@ -101,7 +103,7 @@ def session(talk: Conversation, wire: Wire, number: int, streamed: bool) -> list
     return rulings
 
 
-@pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.parametrize("part", PARTS)
 def test_every_wire_whole_and_streamed_gives_the_same_rulings(part: int) -> None:
     """Facts and rulings of a generated conversation are equal in every wire form; half of the replies are streamed."""
     for number in range(part, CONVERSATIONS, SLICES):
