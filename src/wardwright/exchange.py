@@ -18,9 +18,10 @@ import hmac
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 import orjson
@@ -92,6 +93,7 @@ _USED: Final = (
 )
 FAILED: Final = "The gateway failed, so nothing passes. Its operator finds the reason in the log."
 
+Header: TypeAlias = tuple[bytes, bytes]
 Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
 
 
@@ -101,11 +103,11 @@ class Sink(Protocol):
     open: bool
     """Until its end has been sent."""
 
-    async def answer(self, status: int, headers: Sequence[tuple[str, str]], data: bytes) -> None:
+    async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
         """All of it at once."""
         ...
 
-    async def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
         """A stream begins."""
         ...
 
@@ -204,23 +206,13 @@ class _Reply:
     """It was held for an approval that has come; nobody was asked again."""
 
 
-@dataclass(slots=True)
 class Exchange:
-    """Lives one request."""
+    """Lives one request. What most requests never change stands in the class."""
 
-    gateway: Gateway
-    inbound: Inbound
-    sink: Sink
-    live: Live
-    part: ModelPlan
     receipt_id: str = ""
     started: bool = False
     """Something was sent: a refusal can only be an event now."""
-    judged: list[Judged] = field(default_factory=list[Judged])
-    attempts: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
-    runs: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
-    mediated: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    rounds: list[_Round] = field(default_factory=list[_Round])
+    mediated: Mapping[str, Any] = MappingProxyType({})
     selected: str = ""
     kept: Kept = NOTHING
     """The last that was made with a receipt: committed or not, it says."""
@@ -244,6 +236,18 @@ class Exchange:
     """How often a provider was asked."""
     fresh: bool = True
     """`inbound.body` is as it was read: nobody has prepared it for a target yet."""
+
+    def __init__(self, gateway: Gateway, inbound: Inbound, sink: Sink, live: Live, part: ModelPlan) -> None:
+        self.gateway = gateway
+        self.inbound = inbound
+        self.sink = sink
+        self.live = live
+        self.part = part
+        self.settings = live.deployment.models[part.model_id]
+        self.judged: list[Judged] = []
+        self.attempts: list[Mapping[str, Any]] = []
+        self.runs: list[Mapping[str, Any]] = []
+        self.rounds: list[_Round] = []
 
     # the main sequence
 
@@ -323,7 +327,7 @@ class Exchange:
             raise Refused(self._refusal(400, "invalid_request_error", "session_required", message), "failed")
         turn.caller = caller
         turn.claims_trusted = inbound.claims_trusted
-        settings = self._settings
+        settings = self.settings
         if settings.server_tools:
             turn.server_tools = frozenset(spec.name for spec in self._server_tools().specs()) - gateway.overlay.off(
                 part.model_id
@@ -332,10 +336,6 @@ class Exchange:
             if turn.server_tools and _choices(inbound.body) > 1:
                 raise WireError("'n' above 1 cannot be used with server tools; ask for one choice")
         return turn
-
-    @property
-    def _settings(self) -> ModelSettings:
-        return self.live.deployment.models[self.part.model_id]
 
     def _server_tools(self) -> ServerTools:
         return self.live.server_tools[self.part.model_id]
@@ -382,7 +382,8 @@ class Exchange:
         def noted(verdict: Verdict) -> Kept:
             nonlocal entry
             # Before the commit, so that whoever is cut off during it has on its receipt what was committed.
-            self._unjudge(entry)
+            if entry is not None:
+                self._unjudge(entry)
             entry = Judged(turn, verdict.ruling, verdict.at_ms, verdict.elapsed_us)
             self.judged.append(entry)
             kept = keep(verdict)
@@ -393,7 +394,8 @@ class Exchange:
         try:
             verdict = await gateway.gates.judge(self.live.deployment.plan, turn, noted)
         except Exception:
-            self._unjudge(entry)
+            if entry is not None:
+                self._unjudge(entry)
             raise
         ruling = verdict.ruling
         gateway.metrics.decided(ruling.gate, ruling.decision, verdict.elapsed_us)
@@ -411,10 +413,9 @@ class Exchange:
             )
         return verdict
 
-    def _unjudge(self, entry: Judged | None) -> None:
+    def _unjudge(self, entry: Judged) -> None:
         """Forgets a judgement that was not committed."""
-        if entry is not None:
-            self.judged = [one for one in self.judged if one is not entry]
+        self.judged = [one for one in self.judged if one is not entry]
 
     # approvals
 
@@ -663,24 +664,24 @@ class Exchange:
         request = inbound.body if self.fresh else body.read(inbound.raw)
         self.fresh = False
         edits.forget(request)
-        part = self.part
-        settings = self._settings
-        prepared = mediation.prepare(
-            request,
-            inbound.wire,
-            turn,
-            self.judged[0].ruling,
-            mediation=settings.mediation,
-            tools_ok=target.tools,
-            server_tools=self._server_tools().specs() if settings.server_tools else (),
-            off=self.gateway.overlay.off(part.model_id),
-            remote=self._remote(),
-            unavailable=self._server_tools().unavailable if settings.server_tools else {},
-            advertised=self._advertised(),
-        )
-        request, self.injected = prepared.body, prepared.injected
-        self.hidden, self.shown = prepared.hidden, prepared.shown
-        self.mediated = prepared.record
+        part, settings, ruling = self.part, self.settings, self.judged[0].ruling
+        if _mediates(settings, ruling) or ruling.transforms:
+            prepared = mediation.prepare(
+                request,
+                inbound.wire,
+                turn,
+                ruling,
+                mediation=settings.mediation,
+                tools_ok=target.tools,
+                server_tools=self._server_tools().specs() if settings.server_tools else (),
+                off=self.gateway.overlay.off(part.model_id),
+                remote=self._remote(),
+                unavailable=self._server_tools().unavailable if settings.server_tools else {},
+                advertised=self._advertised(),
+            )
+            request, self.injected = prepared.body, prepared.injected
+            self.hidden, self.shown = prepared.hidden, prepared.shown
+            self.mediated = prepared.record
         # After what the ruling changes: it knows items by their numbers in the request as it came.
         if self.splices:
             edits.splice(request, self.splices)
@@ -690,13 +691,15 @@ class Exchange:
         wire = upstream.wire_for(inbound.wire)
         if wire != inbound.wire:
             request = translate.request(request, inbound.wire, wire)
+            edits = edit.of(wire)
         names = _call_ids(turn)
-        names += [call.id for one in self.splices for call in one.calls]
-        names += [answer.call_id for one in self.rounds for answer in one.answers.values()]
+        if self.splices or self.rounds:
+            names += [call.id for one in self.splices for call in one.calls]
+            names += [answer.call_id for one in self.rounds for answer in one.answers.values()]
         renamed = upstream.ids(names)
         if renamed:
-            edit.of(wire).rename_ids(request, renamed)
-        edit.of(wire).set_model(request, target.upstream_model or target.model)
+            edits.rename_ids(request, renamed)
+        edits.set_model(request, target.upstream_model or target.model)
         if turn.stream and wire == "chat_completions" and part.model_id in self.live.deployment.metered:
             # Only on this wire a stream tells its usage if it is asked to.
             options = request.get("stream_options")
@@ -706,13 +709,13 @@ class Exchange:
 
     def _remote(self) -> frozenset[str]:
         """Server tools that run on somebody else's MCP server."""
-        if not self._settings.server_tools:
+        if not self.settings.server_tools:
             return frozenset()
         tools = self._server_tools()
         return frozenset(name for name in tools.names if tools.location(name) == "remote_mcp")
 
     def _advertised(self) -> mediation.Advertised | None:
-        settings = self._settings
+        settings = self.settings
         if not settings.server_tools:
             return None
         names = [spec.name for spec in self._server_tools().specs()]
@@ -771,11 +774,7 @@ class Exchange:
 
     def _repeated(self) -> dict[str, Any]:
         """What a reply repeats of its request, as the caller wrote it: no tool and no instruction that is not the caller's own."""
-        ruling, settings = self.judged[0].ruling, self._settings
-        ours = (
-            settings.server_tools or settings.mediation.rules or ruling.stripped or ruling.controls or ruling.reminders
-        )
-        if self.inbound.wire != "responses" or not ours:
+        if self.inbound.wire != "responses" or not _mediates(self.settings, self.judged[0].ruling):
             return {}
         said: dict[str, Any] = dict.fromkeys(("instructions", "tools", "tool_choice"))
         edit.of(self.inbound.wire).echo(said, body.read(self.inbound.raw))
@@ -837,25 +836,31 @@ class Exchange:
         def keep(verdict: Verdict) -> Kept:
             nonlocal step
             ruling = verdict.ruling
-            ruling.calls = mediation.deny_hidden(
-                ruling.calls,
-                self.hidden,
-                catalog=self.part.catalog,
-                shown=self.shown,
-                mediation=self._settings.mediation,
-            )
+            mediated = self.hidden or self.settings.mediation.rules
+            if mediated:
+                ruling.calls = mediation.deny_hidden(
+                    ruling.calls,
+                    self.hidden,
+                    catalog=self.part.catalog,
+                    shown=self.shown,
+                    mediation=self.settings.mediation,
+                )
             # A stop may have come while the provider was at work.
             self.stopped = gateway.overlay.stopped(turn.caller, [call.name for call in ruling.calls]) or ""
             step = "refuse" if self.stopped else self._next(ruling)
             unseal = approvals.used(held) if reply.held and held is not None else ()
             waiting: tuple[SealedRow, ...] = ()
             if step in ("release", "again"):
-                if any(call.approval for call in ruling.calls):
-                    waiting = self._ask_aside(turn, verdict)
+                for call in ruling.calls:
+                    if call.approval:
+                        waiting = self._ask_aside(turn, verdict)
+                        break
                 for one in granted:
                     if _serves(one, ruling):
                         unseal = (*unseal, *approvals.used(one))
-            denied = tuple(call.call_id for call in ruling.calls if "tool_mediation" in call.rules)
+            denied: tuple[str, ...] = ()
+            if mediated:
+                denied = tuple(call.call_id for call in ruling.calls if "tool_mediation" in call.rules)
             if step == "release":
                 kept = self._splice_rows(turn, ruling, {}, verdict)
                 if not self._ours(ruling):
@@ -896,7 +901,10 @@ class Exchange:
         """What follows from a reply's ruling. Pure, so that it can be asked before the commit."""
         if ruling.decision == "block":
             return "refuse"
-        statuses = {call.status for call in ruling.calls}
+        calls = ruling.calls
+        if not (self.injected or ruling.reask or ruling.decision == "require_approval") and _all_pass(calls):
+            return "release" if calls or passes(ruling) else "refuse"
+        statuses = {call.status for call in calls}
         more = self.asked <= self.live.deployment.limits.rounds
         if ruling.reask:
             return "reask" if more and routing.narrowed(self.route, ruling.route) is not None else "refuse"
@@ -912,6 +920,8 @@ class Exchange:
 
     def _ours(self, ruling: Ruling) -> list[CallRuling]:
         """Calls of a reply that this gateway runs."""
+        if not self.injected:
+            return []
         return [call for call in ruling.calls if call.status == "allow" and call.name in self.injected]
 
     async def _answer(self, request_turn: Turn, request: Ruling, reply: _Reply, ruling: Ruling) -> None:
@@ -985,6 +995,8 @@ class Exchange:
 
     def _splice_rows(self, turn: Turn, ruling: Ruling, answers: Mapping[int, ToolAnswer], verdict: Verdict) -> Kept:
         """Remembers the calls that the caller will not see, beside one that it will."""
+        if not self.injected and _all_pass(ruling.calls):
+            return Kept()
         kept = [call for call in ruling.calls if call.status == "allow" and call.name not in self.injected]
         gone = [call for call in ruling.calls if call not in kept]
         if not gone or not kept:
@@ -1050,14 +1062,14 @@ class Exchange:
             answers = await self._answers(request_turn, request, reply, ruling)
             seal = (self._splice_row(reply.turn, ruling, answers, self.gateway.now_ms()),)
             await self._record(Kept(self._receipt("released", 200), seal=seal))
-        calls = tuple(
-            replace(call, status="deny_call") if call.status == "allow" and call.name in self.injected else call
-            for call in ruling.calls
-        )
-        caller = self.judged[0].turn.caller
-        self.gateway.sessions.remember(
-            caller.tenant, caller.session_id, [call.call_id for call in calls if call.status == "allow"]
-        )
+        calls = ruling.calls
+        if ours:
+            calls = tuple(replace(call, status="deny_call") if call in ours else call for call in calls)
+        if calls:
+            caller = self.judged[0].turn.caller
+            self.gateway.sessions.remember(
+                caller.tenant, caller.session_id, [call.call_id for call in calls if call.status == "allow"]
+            )
         change = _change(ruling)
         edits = edit.of(self.inbound.wire)
         if self.relay is not None:
@@ -1093,12 +1105,12 @@ class Exchange:
         if relay is not None and self.sink.open:
             await self._send(relay.keep_alive())
 
-    def _headers(self) -> list[tuple[str, str]]:
-        found = [("x-wardwright-receipt-id", self.receipt_id)]
+    def _headers(self) -> list[Header]:
+        found = [(b"x-wardwright-receipt-id", self.receipt_id.encode())]
         if self.selected:
-            found.append(("x-wardwright-selected-model", self.selected))
+            found.append((b"x-wardwright-selected-model", self.selected.encode()))
         if session := self.inbound.turn.caller.session_id:
-            found.append(("x-wardwright-session-id", session))
+            found.append((b"x-wardwright-session-id", session.encode()))
         return found
 
     async def _refuse(self, refused: Refused) -> None:
@@ -1156,7 +1168,7 @@ class Exchange:
             outcome,
             rules,
             self.key,
-            capture=self._settings.capture,
+            capture=self.settings.capture,
             catalog=self.part.catalog,
         )
         return receipts.record(made)
@@ -1190,6 +1202,13 @@ class Exchange:
         return Refused(refusal, "blocked")
 
 
+def _mediates(settings: ModelSettings, ruling: Ruling) -> bool:
+    """Whether tools or instructions of a request are other for the provider than for its caller."""
+    return bool(
+        settings.server_tools or settings.mediation.rules or ruling.stripped or ruling.controls or ruling.reminders
+    )
+
+
 def _noted(error: ProviderFailed) -> str:
     """What a receipt says of it: not the provider's sentence, which may repeat what it was sent (G8)."""
     if error.kind in ("status", "broken"):
@@ -1200,6 +1219,10 @@ def _noted(error: ProviderFailed) -> str:
 def _asks(finding: Finding) -> bool:
     """Whether an approval is what it needs."""
     return finding.effect == "require_approval" and finding.enforced and not finding.lifted
+
+
+def _all_pass(calls: Sequence[CallRuling]) -> bool:
+    return not [call for call in calls if call.status != "allow"]
 
 
 def _serves(held: Held, ruling: Ruling) -> bool:
@@ -1231,11 +1254,16 @@ def _choices(request: Mapping[str, Any]) -> int:
 
 
 def _call_ids(turn: Turn) -> list[str]:
-    return [
-        item.id if isinstance(item, CallItem) else item.call_id
-        for item in turn.items
-        if isinstance(item, (CallItem, ResultItem))
-    ]
+    """Of calls, and of results whose call is not shown."""
+    names: list[str] = []
+    last = ""
+    for item in turn.items:
+        if isinstance(item, CallItem):
+            last = item.id
+            names.append(last)
+        elif isinstance(item, ResultItem) and item.call_id != last:
+            names.append(item.call_id)
+    return names
 
 
 def _priced(usage: Usage | None, target: Target) -> Usage | None:

@@ -147,12 +147,12 @@ class Gates:
             session = self.store.load((scope,), lambda _: names)[scope]
         return self._keys.session_key(scope, session.head.since_ms or self._now_ms()), session
 
-    async def _enter(self, job: _Job) -> Any:
+    def _enter(self, job: _Job) -> asyncio.Future[Any]:
         self._waiting.append(job)
         if not self._busy:
             self._busy = True
             job.future.get_loop().call_soon(self._gather, 0, 0, 0)
-        return await job.future
+        return job.future
 
     def _gather(self, seen: int, quiet: int, turns: int) -> None:
         """Waits while others are on their way: a transaction costs nearly the same for one as for many. As soon as the event loop
@@ -281,10 +281,11 @@ class Gates:
         return verdict, Commit(delta, kept.receipt, kept.seal, kept.unseal)
 
     def _remember(self, scope: str, state: ScopeState) -> None:
-        self._forget(scope)
         memory = self._memory
+        before = memory.pop(scope, EMPTY_SCOPE)  # who was here last is forgotten last
         memory[scope] = state
-        self._remembered += len(state.ledger) + len(state.registers) + 1
+        self._remembered += len(state.ledger) + len(state.registers) - len(before.ledger) - len(before.registers)
+        self._remembered += before is EMPTY_SCOPE
         while self._remembered > REMEMBERED:
             self._forget(next(iter(memory)))
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from wardwright.errors import WireError, raised_at
-from wardwright.exchange import FAILED, Exchange, Inbound
+from wardwright.exchange import FAILED, Exchange, Header, Inbound
 from wardwright.http import guard
 from wardwright.http.auth import Principal
 from wardwright.http.service import Service
@@ -50,7 +50,7 @@ class Sink:
 
     __slots__ = ("_further", "_send", "began", "open", "status")
 
-    def __init__(self, send: Send, further: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(self, send: Send, further: Sequence[Header] = ()) -> None:
         self._send = send
         self._further = further
         self.status = 0
@@ -58,17 +58,21 @@ class Sink:
         self.began: float | None = None
         """When the first byte of a stream went out."""
 
-    async def answer(self, status: int, headers: Sequence[tuple[str, str]], data: bytes) -> None:
+    async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
         self.open = False
-        await self._start(status, headers, (_JSON, (b"content-length", b"%d" % len(data))))
+        self.status = status
+        sent = [_JSON, (b"content-length", b"%d" % len(data)), *guard.API_HEADERS, *self._further, *headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": data})
 
     # A comment may be due while the answer ends: nothing begins or follows then.
 
-    async def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
         if self.open:
             self.began = monotonic()
-            await self._start(status, headers, (_EVENTS,))
+            self.status = status
+            sent = [_EVENTS, *guard.API_HEADERS, *self._further, *headers]
+            await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
     async def write(self, data: bytes) -> None:
         if not self.open:
@@ -79,14 +83,6 @@ class Sink:
         if self.open:
             self.open = False
             await self._send({"type": "http.response.body", "body": b""})
-
-    async def _start(
-        self, status: int, headers: Sequence[tuple[str, str]], form: tuple[tuple[bytes, bytes], ...]
-    ) -> None:
-        self.status = status
-        sent = [*form, *guard.API_HEADERS, *self._further]
-        sent += [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
 
 class App:
@@ -99,12 +95,11 @@ class App:
         self._under_way = 0
         self._of_principal: dict[str, int] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         wire = PATHS.get(scope["path"]) if scope["type"] == "http" else None
         if wire is None:
-            await self._others(scope, receive, send)
-            return
-        await self._model(wire, scope, receive, send)
+            return self._others(scope, receive, send)
+        return self._model(wire, scope, receive, send)
 
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -209,7 +204,7 @@ class App:
 
     async def _told(self, wire: WireName, sink: Sink, refusal: Refusal) -> None:
         self.gateway.metrics.refused(refusal.kind)
-        headers = [("retry-after", "1")] if refusal.status == 429 else []
+        headers = [(b"retry-after", b"1")] if refusal.status == 429 else []
         await sink.answer(refusal.status, headers, orjson.dumps(edit.of(wire).refusal(refusal)))
 
 
