@@ -174,50 +174,52 @@ def build(
     first, last = judged[0], _deciding(judged)
     hidden = False
     for one in judged:
-        if one.ruling.findings and (not capture or any(_redact(catalog, fact) for fact in one.ruling.facts)):
-            hidden = hidden or any(_tells(finding) for finding in one.ruling.findings)
+        if one.ruling.findings:
+            hidden = hidden or _hides(one.ruling, capture, catalog)
     gates: list[dict[str, Any]] = []
-    contexts: dict[int, dict[str, Any]] = {}
+    asked: dict[str, Any] = {}
+    decided: dict[str, Any] = {}
     message = last.ruling.message
     for one in judged:
         shown = _Shown(one, judged, rules, key) if hidden else None
-        gate, primary = _gate(one, shown, capture, catalog)
+        gate, context = _gate(one, shown, capture, catalog)
         gates.append(gate)
-        if one is first or one is last:
-            contexts[id(one)] = _context(one.ruling, primary)
-        if one is last and shown is not None:
-            message = shown.message(message)
-    selectors = _selectors(judged, rules)
+        if one is first:
+            asked = context
+        if one is last:
+            decided = context
+            if shown is not None:
+                message = shown.message(message)
+    selectors = _selectors(judged, gates, rules)
+    ruling = last.ruling
     decision: dict[str, Any] = {
-        "gate": last.ruling.gate,
-        "decision": last.ruling.decision,
-        "tool_context": contexts[id(last)],
+        "decision": ruling.decision,
+        "gate": ruling.gate,
         "gates": gates,
+        "tool_context": decided,
     }
-    if last.ruling.rule_id:
-        decision["rule_id"] = last.ruling.rule_id
+    if ruling.rule_id:
+        decision["rule_id"] = ruling.rule_id
     if message:
         decision["message"] = message
     if selectors:
         decision["tool_policy_selectors"] = selectors
     receipt: Receipt = {
-        "version": 1,
-        "kind": "exchange",
-        "id": receipt_id,
         "at_ms": judged[-1].at_ms,
-        "request": _request(first.turn, contexts[id(first)], key),
+        "caller": _caller(first.turn.caller),
         "decision": decision,
         "final": _final(outcome, judged, selectors, rules),
+        "id": receipt_id,
+        "kind": "exchange",
+        "plan_hash": ruling.plan_hash,
+        "request": _request(first.turn, asked, key),
+        "version": 1,
     }
-    if last.ruling.plan_hash:
-        receipt["plan_hash"] = last.ruling.plan_hash
-    if caller := _fields(first.turn.caller):
-        receipt["caller"] = caller
-    return receipt
+    return receipt if receipt["caller"] and ruling.plan_hash else _kept(receipt)
 
 
 def _request(turn: Turn, context: dict[str, Any], key: bytes) -> dict[str, Any]:
-    request: dict[str, Any] = {"wire": turn.wire, "stream": turn.stream, "tool_context": context}
+    request: dict[str, Any] = {"stream": turn.stream, "tool_context": context, "wire": turn.wire}
     if turn.model:
         request["model"] = turn.model
     if turn.tool_choice is not None:
@@ -234,14 +236,19 @@ def _request(turn: Turn, context: dict[str, Any], key: bytes) -> dict[str, Any]:
 def _final(
     outcome: Outcome, judged: Sequence[Judged], selectors: Sequence[Mapping[str, Any]], rules: Mapping[str, Rule]
 ) -> dict[str, Any]:
-    final: dict[str, Any] = {"status": outcome.status, "http_status": outcome.http_status}
+    final: dict[str, Any] = {"http_status": outcome.http_status, "status": outcome.status}
     if outcome.selected_model:
         final["selected_model"] = outcome.selected_model
     if outcome.attempts:
-        final["attempts"] = [dict(attempt) for attempt in outcome.attempts]
+        final["attempts"] = list(map(dict, outcome.attempts))
     for one in reversed(judged):
-        if one.turn.usage is not None:
-            final["usage"] = _fields(one.turn.usage)
+        usage = one.turn.usage
+        if usage is not None:
+            final["usage"] = {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "price": usage.price,
+            }
             break
     if selectors:
         final["tool_policy"] = _tool_policy(judged, selectors, rules)
@@ -267,7 +274,7 @@ def build_admin(
             "kind": "admin",
             "id": receipt_id,
             "at_ms": at_ms,
-            "caller": _fields(caller),
+            "caller": _caller(caller),
             "admin": _kept({"action": action, "target": target, "details": dict(details or {})}),
             "final": {"status": "done"},
         }
@@ -307,15 +314,17 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     found: dict[tuple[str, str], None] = {("kind", receipt["kind"]): None}
     caller = _mapping(receipt.get("caller"))
     for name in _CALLER:
-        if value := caller.get(name):
+        if name in caller and (value := caller[name]):
             found[name, value] = None
     decision = _mapping(receipt.get("decision"))
     for gate in _mappings(decision.get("gates")):
         for fact in _mappings(gate.get("facts")):
             for name, key in _FACT_FILTERS:
-                if value := fact.get(key):
+                if key in fact and (value := fact[key]):
                     found[name, value] = None
-        for finding in _mappings(gate.get("findings")):
+        if "findings" not in gate:
+            continue
+        for finding in _mappings(gate["findings"]):
             found["rule", finding["rule_id"]] = None
             # A tool that was only declared leaves no event; it is findable when a rule took offence at it.
             for tool in _mappings(_mapping(finding.get("evidence")).get("blocked_tools")):
@@ -468,25 +477,11 @@ def _deciding(judged: Sequence[Judged]) -> Judged:
     return judged[-1]
 
 
-def _context(ruling: Ruling, primary: dict[str, Any] | None) -> dict[str, Any]:
-    # Only what the projection shows: the facts themselves stand with the gate that judged them.
-    context: dict[str, Any] = {"phase": ruling.phase}
-    if primary is not None:
-        context["primary_tool"] = primary
-    surface = [
-        # The raw name is what a replay under another catalog needs.
-        {
-            "namespace": fact.namespace,
-            "name": fact.name,
-            "risk_class": fact.risk_class,
-            "raw_name": fact.raw_name,
-        }
-        for fact in ruling.facts
-        if fact.source == "declared_tool"
-    ]
-    if surface:
-        context["available_tools"] = surface
-    return context
+def _hides(ruling: Ruling, capture: bool, catalog: Catalog | None) -> bool:
+    """Whether words of its findings must be taken out."""
+    if capture and not any(_redact(catalog, fact) for fact in ruling.facts):
+        return False
+    return any(_tells(finding) for finding in ruling.findings)
 
 
 def _tells(finding: Finding) -> bool:
@@ -620,31 +615,43 @@ def _controls(ruling: Ruling) -> dict[str, dict[str, Any]]:
 
 def _gate(
     judged: Judged, shown: _Shown | None, capture: bool, catalog: Catalog | None
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What is kept of a gate, and the last event among its facts."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is kept of a gate, and its tool context: the last event among its facts, and the tools declared."""
     ruling, turn = judged.ruling, judged.turn
     findings = ruling.findings
     gate: dict[str, Any] = {
-        "gate": ruling.gate,
         "at_ms": judged.at_ms,
-        "elapsed_us": judged.elapsed_us,
         "decision": ruling.decision,
+        "elapsed_us": judged.elapsed_us,
+        "gate": ruling.gate,
         "phase": ruling.phase,
     }
+    context: dict[str, Any] = {"phase": ruling.phase}
     # Of the declared tools only those that a finding is about.
     used: Collection[int] = {place for finding in findings for place in finding.facts} if findings else ()
     facts: list[dict[str, Any]] = []
+    surface: list[dict[str, Any]] = []
     places: dict[int, int] = {}
-    primary: dict[str, Any] | None = None
     for place, fact in enumerate(ruling.facts):
         if fact.source != "declared_tool":
-            kept = primary = _fact(fact)
-        elif place in used:
-            kept = _fact(fact)
+            kept = context["primary_tool"] = _fact(fact)
         else:
-            continue
+            # The raw name is what a replay under another catalog needs.
+            surface.append(
+                {
+                    "name": fact.name,
+                    "namespace": fact.namespace,
+                    "raw_name": fact.raw_name,
+                    "risk_class": fact.risk_class,
+                }
+            )
+            if place not in used:
+                continue
+            kept = _fact(fact)
         places[place] = len(facts)
         facts.append(_captured(kept, fact, catalog) if capture else kept)
+    if surface:
+        context["available_tools"] = surface
     if facts:
         gate["facts"] = facts
     if turn.target:
@@ -653,8 +660,8 @@ def _gate(
         gate["rule_id"] = ruling.rule_id
     if ruling.message:
         gate["message"] = ruling.message if shown is None else shown.message(ruling.message)
-    if candidates := _candidates(ruling, places):
-        gate["candidates"] = candidates
+    if findings or any(ruling.considered):
+        gate["candidates"] = _candidates(ruling, places)
     if findings:
         gate["findings"] = [_finding(finding, places, shown) for finding in findings]
     if ruling.conflicts:
@@ -682,33 +689,30 @@ def _gate(
         gate["approvals"] = list(turn.approvals)
     if ruling.notes:
         gate["notes"] = list(ruling.notes)
-    return gate, primary
+    return gate, context
 
 
 def _fact(fact: ToolFact) -> dict[str, Any]:
-    """What may be kept of a fact. Field by field: a receipt holds many facts."""
+    """What may be kept of a fact. Field by field: a receipt holds many facts. In the order they are written."""
     values: dict[str, Any] = {
-        "risk_class": fact.risk_class,
-        "phase": fact.phase,
-        "source": fact.source,
-        "result_status": fact.result_status,
+        "arguments_digest": fact.arguments_digest,
         "confidence": fact.confidence,
         "execution_location": fact.execution_location,
-        "visibility_level": fact.visibility_level,
-        "trust": fact.trust,
-        "repeat": fact.repeat,
+        "name": fact.name,
+        "namespace": fact.namespace,
         "ordinal": fact.ordinal,
+        "phase": fact.phase,
+        "raw_name": fact.raw_name,
+        "repeat": fact.repeat,
+        "result_status": fact.result_status,
+        "risk_class": fact.risk_class,
+        "source": fact.source,
+        "tool_call_id": fact.tool_call_id,
+        "trust": fact.trust,
+        "visibility_level": fact.visibility_level,
     }
-    if fact.namespace:
-        values["namespace"] = fact.namespace
-    if fact.name:
-        values["name"] = fact.name
-    if fact.raw_name:
-        values["raw_name"] = fact.raw_name
-    if fact.tool_call_id:
-        values["tool_call_id"] = fact.tool_call_id
-    if fact.arguments_digest:
-        values["arguments_digest"] = fact.arguments_digest
+    if not (fact.arguments_digest and fact.name and fact.namespace and fact.raw_name and fact.tool_call_id):
+        values = _kept(values)
     if fact.result_digest:
         values["result_digest"] = fact.result_digest
     if fact.definition_hash:
@@ -756,26 +760,19 @@ def _call(call: CallRuling) -> dict[str, Any]:
 
 def _candidates(ruling: Ruling, places: Mapping[int, int]) -> list[dict[str, Any]]:
     """Every rule that could have matched, its verdict, and the facts it looked at. All other rules are implied by the plan."""
-    looked: dict[str, list[int]] = {}
+    looked: dict[str, dict[str, Any]] = {}
     for place, rule_ids in enumerate(ruling.considered):
-        if rule_ids:
-            position = places.get(place)
-            for rule_id in rule_ids:
-                seen = looked.setdefault(rule_id, [])
-                if position is not None:
-                    seen.append(position)
-    verdicts: dict[str, str] = {}
+        for rule_id in rule_ids:
+            entry = looked.get(rule_id)
+            if entry is None:
+                entry = looked[rule_id] = {"rule_id": rule_id, "verdict": "no_match"}
+            if place in places:
+                entry.setdefault("facts", []).append(places[place])
     for finding in ruling.findings:
-        looked.setdefault(finding.rule_id, [])
-        verdict = _verdict(finding)
-        if verdicts.get(finding.rule_id) != "matched":
-            verdicts[finding.rule_id] = verdict
-    return [
-        {"rule_id": rule_id, "verdict": verdicts.get(rule_id, "no_match"), "facts": seen}
-        if seen
-        else {"rule_id": rule_id, "verdict": verdicts.get(rule_id, "no_match")}
-        for rule_id, seen in looked.items()
-    ]
+        entry = looked.setdefault(finding.rule_id, {"rule_id": finding.rule_id, "verdict": "no_match"})
+        if entry["verdict"] != "matched":
+            entry["verdict"] = _verdict(finding)
+    return list(looked.values())
 
 
 def _verdict(finding: Finding) -> str:
@@ -830,13 +827,16 @@ def _status(finding: Finding) -> ToolPolicyStatus:
     return _STATUS_OF.get(finding.effect, "blocked")
 
 
-def _selectors(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> list[dict[str, Any]]:
+def _selectors(
+    judged: Sequence[Judged], gates: Sequence[Mapping[str, Any]], rules: Mapping[str, Rule]
+) -> list[dict[str, Any]]:
     """Every tool rule that was a candidate at any gate, in the order first met, with the strongest thing it did."""
     met: dict[str, ToolPolicyStatus] = {}
-    for one in judged:
-        for rule_ids in one.ruling.considered:
-            for rule_id in rule_ids:
-                met.setdefault(rule_id, "passed")
+    for one, gate in zip(judged, gates, strict=True):
+        if "candidates" not in gate:
+            continue
+        for candidate in gate["candidates"]:
+            met.setdefault(candidate["rule_id"], "passed")
         for finding in one.ruling.findings:
             status = _status(finding)
             before = met.get(finding.rule_id, "passed")
@@ -908,6 +908,28 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """Without what is empty. False and 0 stay: they say something."""
     return {name: value for name, value in values.items() if value or value.__class__ in _NUMBERS}
+
+
+def _caller(caller: Caller) -> dict[str, str]:
+    """What is known of who asked."""
+    kept: dict[str, str] = {}
+    if caller.agent:
+        kept["agent"] = caller.agent
+    if caller.application:
+        kept["application"] = caller.application
+    if caller.claimed_session_id:
+        kept["claimed_session_id"] = caller.claimed_session_id
+    if caller.principal:
+        kept["principal"] = caller.principal
+    if caller.run_id:
+        kept["run_id"] = caller.run_id
+    if caller.session_id:
+        kept["session_id"] = caller.session_id
+    if caller.tenant:
+        kept["tenant"] = caller.tenant
+    if caller.user:
+        kept["user"] = caller.user
+    return kept
 
 
 def _fields(value: Any) -> dict[str, Any]:
