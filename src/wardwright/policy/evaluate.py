@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, Final, cast
 
@@ -792,34 +792,46 @@ def _readable(items: Sequence[Any], start: int) -> list[tuple[str, str]]:
     texts: list[tuple[str, str]] = []
     row: list[str] = []
     role = ""
-    for index in range(_row_start(items, start), len(items)):
-        item = items[index]
-        if isinstance(item, TextItem):
+    first = start
+    if start and type(items[start - 1]) is TextItem:
+        first = _row_start(items, start)
+    known = start - first  # items that have been read before: they only begin the row
+    for item in items[first:]:
+        kind = type(item)  # pyright: ignore[reportUnknownVariableType]
+        if kind is TextItem:
             text = "".join(item.parts) if item.parts else item.text
             if item.role != role:
-                if row and _blank(text):
-                    if index >= start:  # it says nothing, so it stands between nothing
-                        texts.append((item.role, item.text))
-                    continue
-                if len(row) > 1:
-                    texts.append((role, "".join(row)))
-                role, row = item.role, []
-            row.append(text)
-            if index < start:
+                if row:
+                    if _blank(text):
+                        # It says nothing, so it stands between nothing.
+                        if known:
+                            known -= 1
+                        else:
+                            texts.append((item.role, item.text))
+                        continue
+                    if len(row) > 1:
+                        texts.append((role, "".join(row)))
+                role, row = item.role, [text]
+            else:
+                row.append(text)
+            if known:
+                known -= 1
                 continue
             texts.append((role, item.text))
             if item.parts:
                 texts.append((role, text))
             continue
-        if len(row) > 1:
-            texts.append((role, "".join(row)))
-        role, row = "", []
-        if isinstance(item, ResultItem):
+        if row:
+            if len(row) > 1:
+                texts.append((role, "".join(row)))
+            role, row = "", []
+        if kind is ResultItem:
             texts.append(("tool", item.content))
             if item.parts:
                 texts.append(("tool", "".join(item.parts)))
-        elif isinstance(item, CallItem):
-            texts.append(("assistant", _decoded(item.arguments)))
+        elif kind is CallItem:
+            said = item.arguments
+            texts.append(("assistant", _decoded(said) if "\\" in said else said))
         else:
             texts.append(("tool", getattr(item, "content", "") or _decoded(getattr(item, "arguments", ""))))
     if len(row) > 1:
@@ -839,6 +851,9 @@ def _row_start(items: Sequence[Any], start: int) -> int:
                 break
             first -= 1
     return first
+
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 def _blank(text: str) -> bool:
@@ -866,63 +881,68 @@ def _decoded(arguments: str) -> str:
     return "\n".join(texts)
 
 
-def _forms(texts: Iterable[str]) -> Iterator[str]:
-    """Every text as it is, and as it reads: compatibility forms made plain, characters that show nothing left out."""
-    for text in texts:
-        yield text
-        if text.isascii():
-            continue
-        plain = unicodedata.normalize("NFKC", text)
-        if UNSEEN.search(plain):
-            plain = UNSEEN.sub("", plain)
-        if plain != text:
-            yield plain
+def _as_read(text: str) -> str:
+    """A text as it reads: compatibility forms made plain, characters that show nothing left out."""
+    plain = unicodedata.normalize("NFKC", text)
+    return UNSEEN.sub("", plain) if UNSEEN.search(plain) else plain
 
 
 def _texts(run: Run, rules: RuleSet) -> None:
     """Text rules at the request: hits of the unchanged prefix are remembered, the rest is scanned."""
     head, observed = run.session.state.head, run.observed
     main = rules is run.plan.rules
-    register: RegisterKey = ("texts", rules.text_hash)
     known = 0
-    old: set[str] = set()
-    if main:
-        if head.text_rules == rules.text_hash and observed.known:
-            known, old = observed.known, set(head.text_hits)
-    elif observed.known:
-        # A bundle remembers by itself what it has read, while it is attached to request after request.
-        digest, *hits_before = run.session.get(register) or ("",)
-        if digest == head.prefix_digest:
-            known, old = observed.known, set(cast("list[str]", hits_before))
+    before: Sequence[str] = ()
+    if observed.known:
+        if main:
+            if head.text_rules == rules.text_hash:
+                known, before = observed.known, head.text_hits
+        else:
+            # A bundle remembers by itself what it has read, while it is attached to request after request.
+            digest, *hits_before = run.session.get(("texts", rules.text_hash)) or ("",)
+            if digest == head.prefix_digest:
+                known, before = observed.known, cast("list[str]", hits_before)
     texts = _readable(run.turn.items, known)
-    hits: set[str] = set()
+    old = set(before) if before else _NONE
+    hits: list[str] = []
     for one in rules.request_texts:
         for rule in _search(run, one, texts):
-            hits.add(rule.key)
+            hits.append(rule.key)
             if rule.action.name in ONCE or rule.action.name == "transition":
                 if not observed.retry:
                     _guarded(run, rule, -1, _plain)
             elif rule.key not in old:
                 _guarded(run, rule, -1, _plain)
-        for rule in one.rules:
-            if rule.key in old and rule.action.name not in ONCE and rule.action.name != "transition":
-                _guarded(run, rule, -1, _plain)
+        if old:
+            for rule in one.rules:
+                if rule.key in old and rule.action.name not in ONCE and rule.action.name != "transition":
+                    _guarded(run, rule, -1, _plain)
+    kept = tuple(sorted(old.union(hits))) if hits or old else ()
     if main:
-        run.text_hits = tuple(sorted(hits | old))
+        run.text_hits = kept
     else:
-        run.session.put(register, (observed.transcript_digest, *sorted(hits | old)))
+        run.session.put(("texts", rules.text_hash), (observed.transcript_digest, *kept))
 
 
-def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> list[Any]:
+def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> Sequence[Any]:
+    """The rules of a set that occur in what they read: in a text as it is written, or as it reads."""
     roles = one.roles
+    forms: list[str] = []
     try:
-        found = one.patterns.search_all(_forms(text for role, text in texts if role in roles))
+        for role, text in texts:
+            if role in roles:
+                forms.append(text)
+                if not text.isascii():
+                    plain = _as_read(text)
+                    if plain != text:
+                        forms.append(plain)
+        found = one.patterns.search_all(forms)
     except Exception as error:  # noqa: BLE001
         # INVARIANT: E3, a search that fails blocks, naming every rule it was for.
         for rule in one.rules:
             run.fail(rule, -1, error)
-        return []
-    return [one.rules[index] for index in sorted(found)]
+        return ()
+    return [one.rules[index] for index in sorted(found)] if found else ()
 
 
 def _reply_texts(run: Run, rules: RuleSet) -> None:
