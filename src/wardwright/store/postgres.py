@@ -424,7 +424,7 @@ class PostgresStore:
                 previous,
                 hashed,
                 rows.key(receipt.scope),
-                rows.pack(rows.tag_texts(receipt.tags), receipt.body),
+                rows.packed(receipt)[1],
             ),
         )
         connection.execute(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from wardwright.errors import SealedMissing, VersionConflict
 from wardwright.history import ChainLink, Delta, Head, ReceiptRow, ScopeState
@@ -80,8 +80,7 @@ class Checkpoint:
     """Signature of the checkpoint before it. Both are signed, so that none can be taken out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """What one gate commits; the arguments of `Store.commit` as a value."""
 
     delta: Delta

@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -108,13 +108,9 @@ if set(_HEAD) != set(Head._fields):
 _head_values: Final[Callable[[Head], tuple[Any, ...]]] = itemgetter(*map(Head._fields.index, _HEAD))
 
 
-def key(text: str) -> bytes:
-    """Text chosen by a caller, as a column. Lone surrogates and NUL survive."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def text(column: bytes) -> str:
-    return column.decode("utf-8", "surrogatepass")
+key: Final[Callable[[str], bytes]] = methodcaller("encode", "utf-8", "surrogatepass")
+"""Text chosen by a caller, as a column. Lone surrogates and NUL survive."""
+text: Final[Callable[[bytes], str]] = methodcaller("decode", "utf-8", "surrogatepass")
 
 
 def dump(value: Any) -> bytes:
@@ -228,17 +224,13 @@ def scope_state(
         raise StoreUnavailable(f"a scope cannot be read: {error}") from error
 
 
-def tag_texts(tags: Tags) -> list[str]:
-    """Tags as they are packed and indexed."""
-    return [f"{name}={value}" for name, value in tags]
-
-
-def pack(tags: Sequence[str], body: bytes) -> bytes:
-    """Tags (`tag_texts`) and body of a receipt in one column; together they deflate to less than the body alone would with tags
-    beside it."""
+def packed(receipt: ReceiptRow) -> tuple[list[str], bytes]:
+    """A receipt's tags as they are indexed, and the payload: tags and body in one column, because together they deflate to less
+    than the body alone would with tags beside it."""
+    tags = list(map("=".join, receipt.tags))
     deflater = _DEFLATER.copy()
-    start = deflater.compress(b"%b\n%b" % (dump(tags), body))
-    return b"%b%b%b" % (_DEFLATED, start, deflater.flush())
+    start = deflater.compress(b"%b\n%b" % (dump(tags), receipt.body))
+    return tags, b"%b%b%b" % (_DEFLATED, start, deflater.flush())
 
 
 def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:
@@ -301,7 +293,7 @@ def check_cut(checkpoint: Checkpoint, allowed: Iterable[ChainLink]) -> None:
 
 
 def unpack(payload: Any) -> tuple[Tags, bytes]:
-    """What `pack` packed. Nothing at all for an erased payload or one that somebody damaged: `verify` tells them apart."""
+    """What `packed` made. Nothing at all for an erased payload or one that somebody damaged: `verify` tells them apart."""
     if not payload or not isinstance(payload, bytes):
         return (), b""
     try:

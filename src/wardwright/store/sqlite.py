@@ -136,7 +136,7 @@ class _Reader:
 class _Batch:
     """What the commits of one transaction write, gathered so that each table is met once."""
 
-    __slots__ = ("calls", "cells", "end", "places", "receipts", "tags")
+    __slots__ = ("calls", "cells", "end", "receipts", "tags")
 
     def __init__(self, end: tuple[str, int, bytes]) -> None:
         self.cells: list[tuple[int, bytes, int | None, bytes]] = []
@@ -144,28 +144,24 @@ class _Batch:
         self.receipts: list[tuple[int, bytes, int, bytes, bytes, bytes, bytes]] = []
         self.tags: dict[int, list[str]] = {}
         """Those of its receipts."""
-        self.places: dict[str, tuple[int, int]] = {}
-        """Id and version of the scopes it writes: the next commit of the batch is checked against them."""
         self.end = end
         """Writer, sequence and hash of the last link."""
 
     def append(self, receipt: ReceiptRow, tags: list[str], payload: bytes) -> ChainLink:
         writer, last, previous = self.end
         link = rows.next_link(writer, last, previous, receipt)
+        sequence = link.sequence
         hashed = bytes.fromhex(link.hash)
         self.receipts.append(
-            (link.sequence, rows.key(receipt.id), receipt.at_ms, previous, hashed, rows.key(receipt.scope), payload)
+            (sequence, rows.key(receipt.id), receipt.at_ms, previous, hashed, rows.key(receipt.scope), payload)
         )
-        self.tags[link.sequence] = tags
-        self.end = (writer, link.sequence, hashed)
+        self.tags[sequence] = tags
+        self.end = (writer, sequence, hashed)
         return link
 
     def flush(self, connection: sqlite3.Connection) -> None:
         if self.cells:
-            connection.executemany(
-                "INSERT OR REPLACE INTO cell VALUES (?, ?, ?, ?)",
-                self.cells,
-            )
+            connection.executemany("INSERT OR REPLACE INTO cell VALUES (?, ?, ?, ?)", self.cells)
             self.cells = []
 
 
@@ -419,13 +415,7 @@ class SqliteStore:
 
     def commit_all(self, commits: Sequence[Commit]) -> list[ChainLink | VersionConflict | SealedMissing | None]:
         # Whatever needs no turn is done before it: other processes wait meanwhile.
-        packed: list[tuple[list[str], bytes] | None] = []
-        for one in commits:
-            if one.receipt is None:
-                packed.append(None)
-            else:
-                texts = rows.tag_texts(one.receipt.tags)
-                packed.append((texts, rows.pack(texts, one.receipt.body)))
+        packed = [None if (row := one.receipt) is None else rows.packed(row) for one in commits]
         seat = self._hot
         with seat.lock:
             self._check_open()
@@ -454,16 +444,14 @@ class SqliteStore:
             self._forget_if_changed(connection)
             batch = _Batch(self._end)
             for commit, made in zip(commits, packed, strict=True):
+                receipt = commit.receipt
                 try:
-                    places = self._check(connection, commit, batch)
+                    numbers = self._check(connection, commit)
                 except (VersionConflict, SealedMissing) as error:
                     outcomes.append(error)
                     continue
-                self._gather(connection, commit, places, batch)
-                link = None
-                if commit.receipt is not None and made is not None:
-                    link = batch.append(commit.receipt, *made)
-                outcomes.append(link)
+                self._gather(connection, commit, numbers, batch)
+                outcomes.append(None if receipt is None or made is None else batch.append(receipt, *made))
             self._write(connection, batch)
             execute("COMMIT")
         except BaseException:
@@ -475,7 +463,6 @@ class SqliteStore:
         self._end = batch.end
         if len(self._places) > _PLACES:
             self._places.clear()
-        self._places.update(batch.places)
         if len(self._recent) > _RECENT:
             self._recent.clear()
         self._recent.update(batch.tags)
@@ -489,20 +476,16 @@ class SqliteStore:
             self._end = self._chain_row(connection, "writer, sequence, hash")
             self._changes = changes
 
-    def _check(self, connection: sqlite3.Connection, commit: Commit, batch: _Batch) -> list[int | None]:
+    def _check(self, connection: sqlite3.Connection, commit: Commit) -> list[int | None]:
         """Everything that can refuse a commit, before anything is written: so one of a batch can fail alone. The scopes' ids."""
         numbers: list[int | None] = []
         for change in commit.delta.scopes:
-            scope = change.scope
-            place = batch.places.get(scope) or self._places.get(scope)
-            if place is None:
-                place = connection.execute(
-                    "SELECT id, number FROM scope JOIN cell ON cell.scope = id AND name = x'00' WHERE key = ?",
-                    (rows.key(scope),),
-                ).fetchone() or (None, 0)
-            if place[1] != change.base_version:
-                raise VersionConflict(f"scope {scope!r} is at version {place[1]}, was judged at {change.base_version}")
-            numbers.append(place[0])
+            number, version = self._places.get(change.scope) or self._place(connection, change.scope)
+            if version != change.base_version:
+                raise VersionConflict(
+                    f"scope {change.scope!r} is at version {version}, was judged at {change.base_version}"
+                )
+            numbers.append(number)
         for scope, name in commit.unseal:
             row = connection.execute(
                 "SELECT 1 FROM sealed WHERE scope = ? AND name = ? AND expires_at_ms > ?",
@@ -513,29 +496,38 @@ class SqliteStore:
         return numbers
 
     @staticmethod
-    def _gather(connection: sqlite3.Connection, commit: Commit, numbers: list[int | None], batch: _Batch) -> None:
+    def _place(connection: sqlite3.Connection, scope: str) -> tuple[int | None, int]:
+        return connection.execute(
+            "SELECT id, number FROM scope JOIN cell ON cell.scope = id AND name = x'00' WHERE key = ?",
+            (rows.key(scope),),
+        ).fetchone() or (None, 0)
+
+    def _gather(self, connection: sqlite3.Connection, commit: Commit, numbers: list[int | None], batch: _Batch) -> None:
         """What a commit that stands will write. Rare things are written at once."""
-        at_ms = commit.delta.at_ms
-        for change, found in zip(commit.delta.scopes, numbers, strict=True):
-            scope, number = change.scope, found
+        delta = commit.delta
+        for change, number in zip(delta.scopes, numbers, strict=True):
+            scope = change.scope
             if number is None:
                 number = cast("int", connection.execute(_NEW_SCOPE, (rows.key(scope),)).lastrowid)
             version = change.base_version + 1
-            batch.places[scope] = (number, version)
-            cells = batch.cells
-            cells.append((number, _HEAD, version, rows.dump_head(at_ms, change.head)))
+            # The next commit of the batch is checked against it; should the batch fail, all places are forgotten.
+            self._places[scope] = (number, version)
+            add = batch.cells.append
+            add((number, _HEAD, version, rows.dump_head(delta.at_ms, change.head)))
             removed: list[tuple[int, bytes]] = []
             for (rule, sub), value in change.registers.items():
                 name = _register_name(rule) + rows.key(sub)
                 if value is None:
                     removed.append((number, name))
                 else:
-                    cells.append((number, name, None, rows.dump(value)))
+                    add((number, name, None, rows.dump(value)))
             for name, entry in change.ledger.items():
-                call = rows.ruled_call(scope, name, entry)
-                cells.append((number, _LEDGER + rows.key(name), call, rows.dump([*entry])))
-                if call is not None:
-                    batch.calls.append((call, number))
+                call = None
+                if entry.status != "observed":
+                    call = rows.ruled_call(scope, name, entry)
+                    if call is not None:
+                        batch.calls.append((call, number))
+                add((number, _LEDGER + rows.key(name), call, rows.dump([*entry])))
             if removed:
                 # A later commit may set it again, an earlier one may have set it: the order must stay.
                 batch.flush(connection)
