@@ -196,14 +196,35 @@ class _Round:
     """What its texts become before the caller sees them."""
 
 
-@dataclass(slots=True)
 class _Reply:
-    body: dict[str, Any]
-    turn: Turn
-    target: Target
-    elapsed_ms: int
-    held: bool = False
-    """It was held for an approval that has come; nobody was asked again."""
+    """What a provider said, in the caller's wire."""
+
+    __slots__ = ("_body", "_relay", "elapsed_ms", "held", "target", "turn")
+
+    def __init__(
+        self,
+        said: dict[str, Any] | Relay,
+        turn: Turn,
+        target: Target,
+        elapsed_ms: int,
+        *,
+        held: bool = False,
+    ) -> None:
+        self._relay = None if isinstance(said, dict) else said
+        self._body = said if isinstance(said, dict) else None
+        self.turn = turn
+        self.target = target
+        self.elapsed_ms = elapsed_ms
+        self.held = held
+        """It was held for an approval that has come; nobody was asked again."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The whole of it, to be changed. Of a stream it is put together only if somebody wants it."""
+        if self._body is None:
+            assert self._relay is not None
+            self._body = self._relay.body()
+        return self._body
 
 
 class Exchange:
@@ -743,13 +764,13 @@ class Exchange:
                 )
         try:
             self.selected = target.model
+            given: dict[str, Any] | Relay
             if turn.stream:
-                reply = await self._relay_reply(response, wire)
+                given, parsed = await self._relay_reply(response, wire)
             else:
-                reply = await self._whole_reply(response, wire)
+                given, parsed = await self._whole_reply(response, wire)
         finally:
             response.close()
-        given, parsed = reply
         return _Reply(given, parsed, target, (perf_counter_ns() - began) // 1_000_000)
 
     async def _whole_reply(self, response: Response, wire: WireName) -> tuple[dict[str, Any], Turn]:
@@ -781,7 +802,7 @@ class Exchange:
         del said["model"]
         return said
 
-    async def _relay_reply(self, response: Response, wire: WireName) -> tuple[dict[str, Any], Turn]:
+    async def _relay_reply(self, response: Response, wire: WireName) -> tuple[Relay, Turn]:
         inbound, limits = self.inbound, self.live.deployment.limits
         relay = self.relay
         if relay is None or (not self.rounds and not relay.released):
@@ -794,7 +815,7 @@ class Exchange:
                 # Some answer a request for a stream in one piece.
                 given, _ = await self._whole_reply(response, wire)
                 await self._send(relay.feed(render(inbound.wire, given)) + relay.close())
-                return relay.body(), relay.turn()
+                return relay, relay.turn()
             async for chunk in response.chunks():
                 data = chunk if translator is None else translator.feed(chunk)
                 shown = relay.feed(data)
@@ -810,7 +831,7 @@ class Exchange:
             if not relay.complete:
                 said = relay.errors[0].get("message", "") if relay.errors else "it ended before its end"
                 raise ProviderFailed("broken", f"The provider's stream broke: {said}")
-            return relay.body(), relay.turn()
+            return relay, relay.turn()
         except WireError as error:
             raise ProviderFailed("broken", f"The provider's stream cannot be read: {error}") from error
 

@@ -39,7 +39,7 @@ class Relay(ABC):
     """Passes one answer on to the client. Lives as long as that answer, which may take several upstream replies (rounds)."""
 
     __slots__ = ("_assembler", "_broken", "_first", "_given_now", "_head", "_heard", "_hold_hosted", "_hold_text", "_hold_thoughts", "_kept", "_out", "_over",
-                 "_passing", "_size", "_tell_usage", "_usage", "held_bytes", "released")  # fmt: skip
+                 "_passing", "_size", "_tell_usage", "_usage", "_whole", "held_bytes", "released")  # fmt: skip
 
     wire: ClassVar[WireName]
 
@@ -79,6 +79,8 @@ class Relay(ABC):
         self.released = False
         """Something reached the client; comments do not count."""
         self._heard: list[tuple[Event, Object]] = []
+        self._whole: tuple[Object, Turn] | None = None
+        """The current upstream reply and what policy read of it, from the time it was whole until it is given out."""
         self._begin()
         self._assembler = self._listen()
 
@@ -100,7 +102,9 @@ class Relay(ABC):
 
     def turn(self) -> Turn:
         """What the policy reads of the current upstream reply."""
-        return self._assembler.turn()
+        if not self.complete:
+            return self._assembler.turn()
+        return self._read()[1]
 
     @classmethod
     def render(cls, body: Object, *, usage: bool = True) -> bytes:
@@ -201,20 +205,32 @@ class Relay(ABC):
     def _listen(self) -> ReplyAssembler:
         assembler = self._assemble()
         self._heard = assembler.heard = []
+        self._whole = None
         return assembler
+
+    def _read(self) -> tuple[Object, Turn]:
+        """The current upstream reply, which is whole, and what policy reads of it."""
+        if self._whole is None:
+            said = self._assembler.body()
+            self._whole = said, self._parsed(said)
+        return self._whole
 
     def _going(self) -> None:
         if self._over or self._broken:
             raise WireError("the reply has ended or cannot be read, so nothing more of it is")
 
     def _take_in(self) -> None:
-        before = len(self._out)
-        for event, said in self._heard:
+        heard = self._heard
+        if not heard:
+            return
+        out, pass_on = self._out, self._pass
+        before = len(out)
+        for event, said in heard:
             self._size = len(event.data)
-            if not self._pass(said):
+            if not pass_on(said):
                 self.held_bytes += self._size
-        self._heard.clear()
-        if len(self._out) > before:
+        heard.clear()
+        if len(out) > before:
             self._given_now = True
 
     def _given(self) -> bytes:
@@ -231,8 +247,8 @@ class Relay(ABC):
             raise WireError("the reply is not whole, so nothing more of it passes")
         if change is not None and not self._hold_text:
             raise ValueError("a text can be changed only where it is held; make the relay with hold_text")
-        said = self._assembler.body()
-        whole = self._parsed(said)
+        said, whole = self._read()
+        self._whole = None  # what follows changes it
         body = self._held(said)
         held = whole if body is said else self._parsed(body)
         rulings = {ruling.item: ruling for ruling in calls}

@@ -25,7 +25,7 @@ _END: Final = b"data: [DONE]\n\n"
 class ChatRelay(Relay):
     """As `Relay`."""
 
-    __slots__ = ("_apart", "_before", "_begun", "_lead", "_named", "_now")
+    __slots__ = ("_apart", "_before", "_begun", "_lead", "_named", "_now", "_opening")
 
     wire = "chat_completions"
 
@@ -42,7 +42,9 @@ class ChatRelay(Relay):
         self._apart = True
         """The usage comes in a chunk of its own."""
         self._lead: Object = {**self._head, "object": "chat.completion.chunk"}
-        """What every chunk begins with."""
+        """What every chunk begins with …"""
+        self._opening = b""
+        """… and how that is written."""
 
     def _assemble(self) -> chat_completions.StreamAssembler:
         return chat_completions.StreamAssembler(passing=self._passing)
@@ -58,6 +60,8 @@ class ChatRelay(Relay):
         if said.get("usage") is not None:
             self._apart = not choices
         if not isinstance(choices, list):
+            return whole
+        if len(choices) == 1 and self._named and "obfuscation" not in said and self._words(choices[0]):
             return whole
         passed: list[Json] = []
         now = self._now
@@ -90,6 +94,26 @@ class ChatRelay(Relay):
             self._out.append(b"data: %b\n\n" % write(chunk))
         return whole
 
+    def _words(self, choice: Json) -> bool:
+        """Passes a chunk on that only adds a word to a choice the client has heard of, as nearly every chunk does. False: it is
+        another one."""
+        if (
+            not isinstance(choice, dict)
+            or choice.get("finish_reason") is not None
+            or choice.get("logprobs") is not None
+        ):
+            return False
+        delta, index = choice.get("delta"), choice.get("index")
+        if not isinstance(delta, dict) or len(delta) != 1 or index not in self._begun:
+            return False
+        word = delta.get("content")
+        if not word or not isinstance(word, str) or "content" not in self._now:
+            return False
+        self._out.append(
+            b'%b,"choices":[{"index":%d,"delta":%b,"finish_reason":null}]}\n\n' % (self._opening, index, write(delta))
+        )
+        return True
+
     def _choice(self, index: int, words: Object, probable: Json = None) -> Object:
         before = self._before.get(index)
         if before and "annotations" in words:
@@ -109,6 +133,7 @@ class ChatRelay(Relay):
             if value is not None and not self._lead.get(key):
                 self._lead[key] = value
         self._named = bool(self._lead.get("id"))
+        self._opening = b"data: %b" % write(self._lead)[:-1]
 
     def _chunk(self, index: int, words: Object, probable: Json = None) -> None:
         self._out.append(written("", {**self._lead, "choices": [self._choice(index, words, probable)]}))
