@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import filterfalse
+from operator import attrgetter
 from typing import cast
 
 from wardwright.errors import GovernanceUnavailable, WardwrightError
@@ -48,6 +50,7 @@ JUDGED = "judged"
 MAX_LAST_IDS = 64
 """Call ids of a released reply that the next transcript is compared with, to note what it leaves out."""
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
+_REPEATED = attrgetter("repeat")
 
 
 def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
@@ -57,7 +60,7 @@ def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
 
 def model_plan(plan: Plan, turn: Turn) -> ModelPlan:
     """The part of the plan that governs a turn's model."""
-    found = plan.model(turn.model)
+    found = plan.models.get(turn.model) or plan.model(turn.model)
     if found is None:
         raise GovernanceUnavailable(f"No plan governs model '{turn.model}'.")
     return found
@@ -126,19 +129,19 @@ def _decide(
     run = Run(part, registers, turn, observed, now, session_key)
     evaluate(run)
     ruling = arbitrate(run)
-    if turn.gate == "request":
-        ruling.request = observed.transcript_digest
     through = (ruling.decision == "allow" and not ruling.reask) or passes(ruling)
     if run.conditional:
         unwind(run, through)
-    if through and turn.gate == "reply":
+    gate = run.gate
+    if gate == "request":
+        ruling.request = observed.transcript_digest
+    elif gate == "reply" and through and part.wider:
         answered(run)
-    states: dict[str, str] = {}
-    for name, machine in part.machines.items():
+    ruling.states = states = dict(part.initial)
+    for name in run.touched:
         state = states[name] = run.state(name, -1)
-        if state not in machine.states:
+        if state not in part.machines[name].states:
             ruling.notes = (*ruling.notes, "unknown_state")
-    ruling.states = states
     return ruling, _delta(run, ruling, through)
 
 
@@ -156,21 +159,22 @@ def passes(ruling: Ruling) -> bool:
 
 
 def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
-    session = run.session
-    head = _head(run, ruling, through)
-    if run.gate == "request":
-        if through:
-            session.changes.update(run.observed.pins)
-            set_aside(run)
-            _record_request(run, ruling)
-    elif run.gate == "reply":
-        _bind(run, ruling, through)
-        _record_reply(run, ruling)
-    ledger = _ledger(run, ruling, through)
+    session, observed, gate = run.session, run.observed, run.gate
+    old = session.state.head
+    # The changed surface is an event once, when a request with it passes.
+    event = old.event + (run.events if through else run.events - run.offset)
+    since, plan_since = old.since_ms or run.now, _since(old, run)
+    if gate == "request":
+        head = _asked(run, ruling, through, event, since, plan_since)
+    elif gate == "reply":
+        head = _replied(run, ruling, through, event, since, plan_since)
+    else:
+        head = old._replace(event=event, since_ms=since, plan_hash=run.plan.plan_hash, plan_since_ms=plan_since)
+    ledger = observed.ledger and _ledger(run, ruling, through)
     scopes = (ScopeDelta(session.key, "session_id", session.state.version, head, session.changes, ledger),)
-    if len(run.scopes) > 1:
+    if run.plan.wider:
         scopes += tuple(_wider(run, head))
-    return Delta(run.now, scopes, tuple([fact for fact in run.observed.facts if not fact.repeat]))
+    return Delta(run.now, scopes, tuple(filterfalse(_REPEATED, observed.facts)))
 
 
 def _wider(run: Run, head: Head) -> Iterator[ScopeDelta]:
@@ -199,54 +203,63 @@ def _since(head: Head, run: Run) -> int:
     return head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
 
 
-def _head(run: Run, ruling: Ruling, through: bool) -> Head:
-    old, observed = run.session.state.head, run.observed
-    event = old.event + (run.offsets[-1] if run.offsets else run.offset)
-    if run.offset and not through:
-        event -= run.offset  # the changed surface is an event once, when a request with it passes
-    plan_hash = run.plan.plan_hash
-    since, plan_since = old.since_ms or run.now, old.plan_since_ms if old.plan_hash == plan_hash else run.now
-    if run.gate == "request":
-        if not through:
-            return old._replace(
-                event=event,
-                since_ms=since,
-                plan_hash=plan_hash,
-                plan_since_ms=plan_since,
-                last_digest=observed.transcript_digest,
-                spoken=run.issued,
-            )
-        whole, turn = observed.transcript_digest, old.turn
-        return Head(
-            turn,
-            event,
-            len(run.turn.items),
-            whole,
-            run.plan.rules.text_hash,
-            run.text_hits,
-            observed.surface.digest,
-            observed.phase,
-            capped(observed.repairing) if observed.repairing else (),
-            old.last_ids,
-            ruling.bundles,
-            since,
-            plan_hash,
-            plan_since,
-            old.user_turns,
-            whole,
-            observed.news_from,
-            observed.news_turn,
-            turn,
-            _changed(old, observed) if observed.changed or old.changed else (),
-            run.issued,
-            observed.words_from,
+def _asked(run: Run, ruling: Ruling, through: bool, event: int, since: int, plan_since: int) -> Head:
+    """The head after a request; and what is kept of one that passes."""
+    session, observed, plan = run.session, run.observed, run.plan
+    old, whole = session.state.head, observed.transcript_digest
+    if not through:
+        return old._replace(
+            event=event,
+            since_ms=since,
+            plan_hash=plan.plan_hash,
+            plan_since_ms=plan_since,
+            last_digest=whole,
+            spoken=run.issued,
         )
-    if run.gate == "result":
-        return old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
-    repairing = old.repairing
-    if failed := [fact.raw_name for fact in observed.facts if fact.invalid_arguments]:
-        repairing = capped(tuple(dict.fromkeys((*repairing, *failed))))
-    settled = through and any(record.flags & CHANGED_TOOLS for record in observed.answers)
+    session.changes.update(observed.pins)
+    set_aside(run)
+    repairing = capped(observed.repairing) if observed.repairing else ()
+    _record_request(run, ruling, repairing)
+    turn = old.turn
+    return Head(
+        turn,
+        event,
+        len(run.turn.items),
+        whole,
+        plan.rules.text_hash,
+        run.text_hits,
+        observed.surface.digest,
+        observed.phase,
+        repairing,
+        old.last_ids,
+        ruling.bundles,
+        since,
+        plan.plan_hash,
+        plan_since,
+        old.user_turns,
+        whole,
+        observed.news_from,
+        observed.news_turn,
+        turn,
+        _changed(old, observed) if observed.changed or old.changed else (),
+        run.issued,
+        observed.words_from,
+    )
+
+
+def _replied(run: Run, ruling: Ruling, through: bool, event: int, since: int, plan_since: int) -> Head:
+    """The head after a reply; and what it leaves for the next request, or for the next reply to the same one."""
+    observed = run.observed
+    old = run.session.state.head
+    flags = 0
+    if through:
+        for record in observed.answers:
+            flags |= record.flags
+    if flags & BOUND_BY_REPLY or ruling.binds_next:
+        _bind(run, ruling, flags)
+    failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
+    if (failed or ruling.bundles) and observed.answers:
+        _record_reply(run, ruling, failed)
     # Not by `_replace`, which takes six times as long.
     return Head(
         old.turn + 1 if through else old.turn,
@@ -257,18 +270,18 @@ def _head(run: Run, ruling: Ruling, through: bool) -> Head:
         old.text_hits,
         old.surface_digest,
         old.phase,
-        repairing,
+        capped(tuple(dict.fromkeys((*old.repairing, *failed)))) if failed else old.repairing,
         _last_ids(ruling) if through else old.last_ids,
         ruling.bundles,
         since,
-        plan_hash,
+        run.plan.plan_hash,
         plan_since,
         run.words if through else old.user_turns,
         old.last_digest,
         old.news_from,
         old.news_turn,
         old.asked_turn,
-        () if settled else old.changed,
+        () if flags & CHANGED_TOOLS else old.changed,
         old.spoken,
         old.words_from,
     )
@@ -286,13 +299,13 @@ def _changed(old: Head, observed: Observed) -> tuple[str, ...]:
     return tuple(names) if len(names) <= MAX_PINNED else (EVERY_TOOL,)
 
 
-def _record_request(run: Run, ruling: Ruling) -> None:
+def _record_request(run: Run, ruling: Ruling, repairing: tuple[str, ...]) -> None:
     """What the reply to this request will be judged by."""
     session, observed = run.session, run.observed
     # Nothing binds or frees routes at a request, so what was loaded still stands.
-    flags = (BOUND_BY_REPLY if session.registers.get(BOUND) is not None else 0) | (
-        CHANGED_TOOLS if observed.changed else 0
-    )
+    flags = 0 if session.registers.get(BOUND) is None else BOUND_BY_REPLY
+    if observed.changed:
+        flags |= CHANGED_TOOLS
     # A plain tuple will do: it is written down at once.
     record: Fields = (
         observed.transcript_digest or JUDGED,
@@ -304,7 +317,7 @@ def _record_request(run: Run, ruling: Ruling) -> None:
         run.first_word,
         observed.phase,
         ruling.bundles,
-        capped(observed.repairing) if observed.repairing else (),
+        repairing,
         _stripped(run, ruling) if ruling.stripped or ruling.withheld_server_tools else (),
     )
     before = observed.before
@@ -320,15 +333,10 @@ def _record_request(run: Run, ruling: Ruling) -> None:
     session.changes[REQUESTS] = put(session.registers.get(REQUESTS), record)
 
 
-def _record_reply(run: Run, ruling: Ruling) -> None:
+def _record_reply(run: Run, ruling: Ruling, failed: Sequence[str]) -> None:
     """What a reply adds for the next one to the same request."""
-    session, observed = run.session, run.observed
-    if not observed.answers:
-        return
-    before = observed.answers[-1]
-    failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
-    if not failed and not ruling.bundles:
-        return
+    session = run.session
+    before = run.observed.answers[-1]
     after = before._replace(
         bundles=tuple(dict.fromkeys((*before.bundles, *ruling.bundles))),
         repairing=capped(tuple(dict.fromkeys((*before.repairing, *failed)))),
@@ -362,10 +370,10 @@ def _stripped(run: Run, ruling: Ruling) -> tuple[str, ...]:
     return tuple(word for name in names for word in (name, rules.get(name, first)))
 
 
-def _bind(run: Run, ruling: Ruling, through: bool) -> None:
+def _bind(run: Run, ruling: Ruling, flags: int) -> None:
     """Route rules of a reply that came too late bind the next request, until a reply to it is released."""
     session = run.session
-    if through and any(record.flags & BOUND_BY_REPLY for record in run.observed.answers):
+    if flags & BOUND_BY_REPLY:
         session.put(BOUND, None)
     if ruling.binds_next:
         # With the routes themselves: what is bound stays bound when the plan changes meanwhile.
@@ -396,6 +404,8 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
     observed: Observed = run.observed
     entries = observed.ledger
     if run.gate == "reply":
+        if through and ruling.decision == "allow":
+            return entries  # as the observer wrote them: passed
         for call in ruling.calls:
             name = f"c:{call.call_id}"
             if name not in entries:

@@ -47,20 +47,33 @@ def _rank(finding: Finding) -> tuple[int, int, int, str, tuple[int, ...]]:
 
 def arbitrate(run: Run) -> Ruling:
     """The ruling of one gate."""
-    observed = run.observed
-    ruling = Ruling(run.gate, "allow", run.plan.plan_hash, observed.phase)
-    ruling.facts = run.facts
-    ruling.considered = tuple(run.considered)
-    ruling.bundles = tuple(run.attached)
+    gate, observed, findings = run.gate, run.observed, run.findings
+    ruling = Ruling(
+        gate,
+        "allow",
+        run.plan.plan_hash,
+        observed.phase,
+        notes=tuple(observed.notes),
+        bundles=tuple(run.attached),
+        facts=run.facts,
+        considered=tuple(run.considered),
+    )
+    effective = _weigh(run, ruling) if findings else findings
+    if gate != "request":
+        ruling.calls = _calls(run, ruling, effective)
+        if effective and run.plan.approval == "tool_error":
+            _ask_aside(run, ruling, effective)
+    return ruling
+
+
+def _weigh(run: Run, ruling: Ruling) -> list[Finding]:
+    """What the findings say of the gate as a whole. Returns those that have effect, the strongest first."""
     findings = run.findings
-    if findings:
-        findings.sort(key=_rank)
-        ruling.findings = tuple(findings)
-        effective = [finding for finding in findings if finding.enforced and not finding.lifted]
-        if effective and effective[0].effect == "annotate":
-            effective = []  # the strongest of them is a note: none asks for anything
-    else:
-        effective = findings
+    findings.sort(key=_rank)
+    ruling.findings = tuple(findings)
+    effective = [finding for finding in findings if finding.enforced and not finding.lifted]
+    if effective and effective[0].effect == "annotate":
+        effective = []  # the strongest of them is a note: none asks for anything
     conflicts: list[Conflict] = []
     if effective:
         _routes(run, ruling, effective, conflicts)
@@ -73,18 +86,12 @@ def arbitrate(run: Run) -> Ruling:
             ruling.blocked_tools = _tools(run, [one for one in effective if one.effect == strongest.effect])
     if ruling.decision == "block":
         ruling.reask = ruling.binds_next = False  # refused is refused: nothing is asked again
-    if run.gate != "request":
-        ruling.calls = _calls(run, ruling, effective)
-        if effective and run.plan.approval == "tool_error":
-            _ask_aside(run, ruling, effective)
     if run.clashes:
         why = "Two rules move the same machine; the first by priority and order won."
         conflicts.extend([Conflict(rules, why) for rules in run.clashes])
-    if run.notes:
-        ruling.notes = tuple(run.notes)
     if conflicts:
         ruling.conflicts = tuple(conflicts)
-    return ruling
+    return effective
 
 
 _DECISIONS: Final[Mapping[str, Decision]] = {
@@ -227,6 +234,9 @@ _CALL_STATUS: Final[Mapping[str, CallStatus]] = {
 
 def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[CallRuling, ...]:
     """Per call (or per result) the strongest finding about it; a blocked gate blocks them all."""
+    facts = run.observed.facts
+    if not facts:
+        return ()
     wanted = "assistant_tool_call" if run.gate == "reply" else "tool_result"
     items = run.turn.items
     size = len(items)
@@ -237,12 +247,12 @@ def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[Call
             for index in finding.facts:
                 by_fact.setdefault(index, []).append(finding)
     calls: list[CallRuling] = []
-    for index, fact in enumerate(run.observed.facts):
+    for index, fact in enumerate(facts):
         if fact.source != wanted:
             continue
         at = fact.item
         call_id = provider_id = fact.tool_call_id
-        if 0 <= at < size and isinstance(item := items[at], CallItem):
+        if 0 <= at < size and type(item := items[at]) is CallItem:
             provider_id = item.id
         call = CallRuling(at, call_id, provider_id, fact.raw_name, usual)
         calls.append(call)

@@ -11,7 +11,7 @@ import importlib.resources
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import orjson
 
@@ -39,7 +39,8 @@ from wardwright.facts import (
     SOURCES,
     ToolFact,
 )
-from wardwright.history import SCOPE_KINDS, Observer, ScopeKind
+from wardwright.history import SCOPE_KINDS, Observer, RegisterKey, ScopeKind
+from wardwright.history.observer import kept_name
 from wardwright.policy.intent import Lexicon, default_lexicon, read_lexicon
 from wardwright.policy.matching import WITHOUT_ARGUMENTS, argument_test, at_pointer, equal, one_of, still_fits
 from wardwright.policy.provenance import ACCEPTS, CLASSES, Watch
@@ -288,7 +289,7 @@ class Op:
         self.states: tuple[str, ...] = rule.state_scope if role == SELECT else ()
         """States outside of which there is nothing to do; empty when there always is."""
         self.tool = tool
-        """The tool's folded name, as counters key it."""
+        """The tool's folded name, as counters key it: of bounded length."""
 
 
 class Candidates:
@@ -382,7 +383,7 @@ class RuleSet:
 
     def _find(self, gate: Gate, fact: ToolFact) -> Candidates:
         ops: list[Op] = []
-        tool = f"{fold(fact.namespace)}\x1f{fold(fact.name)}"
+        tool = kept_name(f"{fold(fact.namespace)}\x1f{fold(fact.name)}")
         for index in sorted([*self._by_namespace.get(fold(fact.namespace), ()), *self._anywhere]):
             role, rule, matcher, denying = self._roles[index]
             acts = gate in rule.gates
@@ -395,6 +396,14 @@ class RuleSet:
                 continue
             ops.append(Op(role, rule, acts, argument_test(matcher, still, denying), tool))
         return Candidates(tuple(ops)) if ops else NO_CANDIDATES
+
+
+Tables: TypeAlias = tuple[tuple[RuleSet, dict[object, Candidates]], ...]
+"""Rules, and which of them can match what kind of fact (`RuleSet.known`)."""
+
+
+def tables_of(rulesets: Iterable[RuleSet], gate: Gate) -> Tables:
+    return tuple([(rules, rules.known[gate]) for rules in rulesets])
 
 
 def _roles_of(rule: Rule) -> Iterable[tuple[int, Matcher, bool]]:
@@ -493,6 +502,29 @@ class ModelPlan:
     """What becomes of a call that needs an operator's approval."""
     watch: Watch | None = None
     """What has to be indexed as it is seen; None when no rule asks where values came from or what the user wants."""
+
+    # What every gate would otherwise work out of these anew.
+    wider: tuple[ScopeKind, ...] = field(init=False, repr=False, compare=False)
+    """The scopes beside the session's."""
+    initial: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Machine → the state it begins in."""
+    holders: tuple[tuple[str, ScopeKind, RegisterKey], ...] = field(init=False, repr=False, compare=False)
+    """Machine, and the scope and register that hold its state once it has left that one."""
+    alone: tuple[RuleSet, ...] = field(init=False, repr=False, compare=False)
+    """The rules without any bundle …"""
+    tables: Mapping[Gate, Tables] = field(init=False, repr=False, compare=False)
+    """… and what they know of facts, by gate."""
+
+    def __post_init__(self) -> None:
+        machines = self.machines
+        for name, value in (
+            ("wider", self.scopes[1:]),
+            ("initial", {one: machine.initial_state for one, machine in machines.items()}),
+            ("holders", tuple((one, machine.scope, (f"state:{one}", "")) for one, machine in machines.items())),
+            ("alone", (self.rules,)),
+            ("tables", {gate: tables_of((self.rules,), gate) for gate in self.rules.known}),
+        ):
+            object.__setattr__(self, name, value)
 
     @property
     def reads_replies(self) -> bool:

@@ -28,7 +28,7 @@ import orjson
 from wardwright.catalog import compile_glob, fold
 from wardwright.facts import ToolFact, text_digest, tool_context
 from wardwright.history import EMPTY_SCOPE, Observed, RegisterKey, Registers, RegisterValue, ScopeState, scope_key
-from wardwright.history.observer import MAX_ID, kept_name
+from wardwright.history.observer import kept_name
 from wardwright.history.requests import EVERY_TOOL
 from wardwright.policy.compile import (
     AFTER,
@@ -47,6 +47,7 @@ from wardwright.policy.compile import (
     Op,
     RuleSet,
     TextSet,
+    tables_of,
 )
 from wardwright.policy.intent import needed, told
 from wardwright.policy.matching import UNREADABLE, arguments_of, fits
@@ -108,6 +109,7 @@ TRIPPED: Final = "!"
 OVERFLOW: Final = "*"
 META: Final = "@"
 BOUND: Final[RegisterKey] = ("bind", "")
+NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class ScopeRun:
@@ -147,6 +149,7 @@ class Run:
         "counted",
         "ending",
         "endings",
+        "events",
         "facts",
         "findings",
         "first_word",
@@ -155,7 +158,6 @@ class Run:
         "indexed",
         "issued",
         "moves",
-        "notes",
         "now",
         "observed",
         "offset",
@@ -169,10 +171,41 @@ class Run:
         "shown",
         "started",
         "text_hits",
+        "touched",
         "turn",
-        "untouched",
         "words",
     )
+
+    facts: tuple[ToolFact, ...]
+    """The current events, then the declared tools. Set by `evaluate`."""
+    clashes: list[tuple[str, str]]
+    """Rules that would move one machine to different states."""
+    ending: list[ToolSequence]
+    """What the fact being judged ends …"""
+    settling: list[ToolSequence | Budget]
+    """… and what it starts or uses, unless it is refused."""
+    conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]]
+    """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
+    endings: list[tuple[int, ToolSequence]]
+    """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
+    started: dict[RegisterKey, list[int]] | None
+    """Sequences and states begun by calls of a reply: what came before does not end them."""
+    asked: dict[tuple[str, ...], int] | None
+    """How often an approval of the same was asked for."""
+    touched: frozenset[str]
+    """Machines that have left their initial state."""
+    words: int
+    """Number of the user's last word that counts here …"""
+    issued: int
+    """… the last number given to any, so that what begins now is ended by none that was said before …"""
+    first_word: int
+    """… and of the first word that is new here, or was in the request that a reply answers."""
+    offset: int
+    """Events of this gate before its first fact …"""
+    offsets: list[int]
+    """… up to each fact …"""
+    events: int
+    """… and all of them."""
 
     def __init__(
         self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int, session_key: str = ""
@@ -183,62 +216,58 @@ class Run:
         self.observed = observed
         self.now = now
         self.secret = registers.key
+        loaded = registers.scopes
         key = session_key or scope_key("session_id", turn.caller)
-        self.session = session = ScopeRun("session_id", key, registers.scopes.get(key, EMPTY_SCOPE))
+        self.session = session = ScopeRun("session_id", key, loaded.get(key, EMPTY_SCOPE))
         self.scopes: dict[str, ScopeRun] = {"session_id": session}
-        for kind in plan.scopes[1:]:
+        for kind in plan.wider:
             key = scope_key(kind, turn.caller)
-            self.scopes[kind] = ScopeRun(kind, key, registers.scopes.get(key, EMPTY_SCOPE))
+            self.scopes[kind] = ScopeRun(kind, key, loaded.get(key, EMPTY_SCOPE))
         self.findings: list[Finding] = []
-        self.notes: list[str] = observed.notes
-        self.considered: list[tuple[str, ...]] = [()] * len(observed.facts)
+        facts = observed.facts
+        self.considered: list[tuple[str, ...]] = [()] * len(facts)
         self.attached: list[str] = []
-        self.active: list[RuleSet] = [plan.rules]
-        self.clashes: list[tuple[str, str]] = []
-        """Rules that would move one machine to different states."""
+        self.active: tuple[RuleSet, ...] = plan.alone
+        self.clashes = []
         self.moves: list[tuple[int, int, Rule, int]] = []
-        self.ending: list[ToolSequence] = []
-        """What the fact being judged ends …"""
-        self.settling: list[ToolSequence | Budget] = []
-        """… and what it starts or uses, unless it is refused."""
-        self.conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]] = []
-        """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
-        self.endings: list[tuple[int, ToolSequence]] = []
-        """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
-        # Most gates need none of the four that begin as None.
-        self.started: dict[RegisterKey, list[int]] | None = None
-        """Sequences and states begun by calls of a reply: what came before does not end them."""
-        self.counted: set[tuple[RegisterKey, int]] | None = None
+        self.ending = []
+        self.settling = []
+        self.conditional = []
+        self.endings = []
         self.refused: set[int] = set()
-        self.asked: dict[tuple[str, ...], int] | None = None
-        """How often an approval of the same was asked for."""
-        self.history_hits: dict[str, list[int]] | None = None
         self.text_hits: tuple[str, ...] = ()
-        self.untouched: dict[str, str] = {}
-        """Machines that never left their initial state."""
+        # Most gates need none of these.
+        self.started = None
+        self.counted: set[tuple[RegisterKey, int]] | None = None
+        self.asked = None
+        self.history_hits: dict[str, list[int]] | None = None
+        self.shown: dict[str, Any] | None = None
+        self.indexed: Shelves | None = None
+        self.touched = NOTHING
+        for machine_id, scope, register in plan.holders:
+            if self.scopes[scope].registers.get(register) is not None:
+                self.touched |= {machine_id}
         head = session.state.head
         self.words = head.user_turns
-        """Number of the user's last word that counts here …"""
-        self.issued = head.spoken
-        """… the last number given to any, so that what begins now is ended by none that was said before …"""
-        self.first_word = head.spoken + 1
-        """… and of the first word that is new here, or was in the request that a reply answers."""
+        self.issued = spoken = head.spoken
+        self.first_word = spoken + 1
         if observed.answers:
             record = observed.answers[-1]
             self.first_word = record.first_word
-            self.words = max(self.words, record.words)
-        self.offset = offset = 1 if observed.surface_changed else 0
+            if record.words > self.words:
+                self.words = record.words
+        offset = 1 if observed.surface_changed else 0
+        self.offset = offset
         offsets: list[int] = []
-        event = session.event
-        for fact in observed.facts:
-            if not fact.repeat:
-                offset += 1
-                fact.ordinal = event + offset
-            offsets.append(offset)
         self.offsets = offsets
-        self.facts: tuple[ToolFact, ...] = ()
-        self.shown: dict[str, Any] | None = None
-        self.indexed: Shelves | None = None
+        if facts:
+            event = session.event
+            for fact in facts:
+                if not fact.repeat:
+                    offset += 1
+                    fact.ordinal = event + offset
+                offsets.append(offset)
+        self.events = offset
 
     # where we are
 
@@ -249,17 +278,16 @@ class Run:
     def counted_up_to(self, index: int) -> int:
         """Events of this gate up to a fact; a negative index is the end of the gate."""
         offsets = self.offsets
-        return offsets[index] if 0 <= index < len(offsets) else offsets[-1] if offsets else self.offset
+        return offsets[index] if 0 <= index < len(offsets) else self.events
 
     def state(self, machine_id: str, index: int) -> str:
-        known = self.untouched.get(machine_id)
-        if known is not None:
-            return known
+        if machine_id not in self.touched:
+            return self.plan.initial[machine_id]
         machine = self.plan.machines[machine_id]
         scope = self.scopes[machine.scope]
         value = scope.get((f"state:{machine_id}", ""))
         if value is None:
-            self.untouched[machine_id] = machine.initial_state
+            self.touched -= {machine_id}
             return machine.initial_state
         return self.holding(machine, scope, value, index).state
 
@@ -541,7 +569,7 @@ class Run:
         window, until = None, None
         if isinstance(rule, ToolSequence) and rule.then is None:
             window, until = rule.window, rule.until
-        self.untouched.pop(machine_id, None)
+        self.touched |= {machine_id}
         by = "" if rule is None else rule.key
         clean = until is not None and until.clean_turn
         begun = self.issued if until is not None and until.user_turn else None
@@ -559,18 +587,18 @@ class Run:
     def hear(self, index: int) -> None:
         """A new word of the user, before the fact at `index`."""
         self.words = self.issued = self.issued + 1
-        if len(self.untouched) != len(self.plan.machines):
+        if self.touched:
             self.pass_time(index)
 
     def pass_time(self, index: int) -> None:
         """Writes down the successors of states that have run out, or that ended because the user spoke."""
         for machine_id, machine in self.plan.machines.items():
-            if machine_id in self.untouched:
+            if machine_id not in self.touched:
                 continue
             scope = self.scopes[machine.scope]
             value = scope.get((f"state:{machine_id}", ""))
             if value is None:
-                self.untouched[machine_id] = machine.initial_state
+                self.touched -= {machine_id}
                 continue
             now = self.holding(machine, scope, value, index)
             if now.lapsed:
@@ -582,33 +610,35 @@ class Run:
 
 def evaluate(run: Run) -> None:
     """Judges everything at this gate. Findings and changes are left on `run`."""
-    observed = run.observed
-    if run.gate == "request":
-        declared = _surface(observed) if observed.changed else observed.surface.facts
-        run.facts = (*observed.facts, *declared)
+    plan, gate, observed = run.plan, run.gate, run.observed
+    facts = observed.facts
+    if gate == "request":
+        run.facts = (*facts, *(_surface(observed) if observed.changed else observed.surface.facts))
     else:
-        run.facts = tuple(observed.facts)
+        run.facts = tuple(facts)
         for name in observed.bundles:
-            if name in run.plan.bundles:
+            if name in plan.bundles:
                 run.attached.append(name)
-                run.active.append(run.plan.bundles[name])
-    if run.plan.watch is not None and run.gate != "reply":
+                run.active += (plan.bundles[name],)
+    watch = plan.watch
+    if watch is not None and gate != "reply":
         _index(run)
-    run.pass_time(0 if observed.facts else -1)
-    judged = tuple(run.active)
+    if run.touched:
+        run.pass_time(0 if facts else -1)
+    judged = run.active
     _judge(run, judged)
     if run.attached:
-        fresh = [run.plan.bundles[name] for name in run.attached if run.plan.bundles[name] not in judged]
+        fresh = tuple([plan.bundles[name] for name in run.attached if plan.bundles[name] not in judged])
         if fresh:
-            run.active.extend(fresh)
+            run.active += fresh
             _judge(run, fresh)
     for index, rule in run.endings:
         if index not in run.refused:
             run.end(rule, index)
-    if run.plan.watch is not None and run.gate == "reply":
-        for index, fact in enumerate(observed.facts):
+    if watch is not None and gate == "reply":
+        for index, fact in enumerate(facts):
             if fact.source == "assistant_tool_call" and not fact.repeat and index not in run.refused:
-                carry(run.shelves(), run.plan.watch, fact)
+                carry(run.shelves(), watch, fact)
 
 
 def _index(run: Run) -> None:
@@ -668,12 +698,15 @@ def answered(run: Run) -> None:
                     scope.put((rule.key, ""), None)
 
 
-def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
-    gate, observed = run.gate, run.observed
+def _judge(run: Run, rulesets: tuple[RuleSet, ...]) -> None:
+    plan, gate, observed = run.plan, run.gate, run.observed
+    first = rulesets[0] is plan.rules
+    allowed: tuple[AllowedTools, ...] = ()
+    withdrawn: Withdrawn | None = None
     if gate == "request":
+        if first and run.session.registers.get(BOUND) is not None:
+            _bound(run, plan.rules)
         for rules in rulesets:
-            if rules is run.plan.rules and run.session.registers.get(BOUND) is not None:
-                _bound(run, rules)
             if rules.request_texts:
                 _texts(run, rules)
             if observed.surface.quiet is not rules or observed.changed:
@@ -685,72 +718,59 @@ def _judge(run: Run, rulesets: Sequence[RuleSet]) -> None:
         for rules in rulesets:
             if rules.reply_texts:
                 _reply_texts(run, rules)
+            allowed += rules.allowed
+        if first and observed.stripped:
+            withdrawn = Withdrawn(plan, observed)
     if run.moves:
         run.move()
-    first = rulesets[0] is run.plan.rules
-    words = list(observed.user_turns[::-1]) if first else []
-    untouched, machines = run.untouched, len(run.plan.machines)
-    allowed: list[AllowedTools] = []
-    withdrawn: Withdrawn | None = None
-    if gate == "reply":
-        for rules in rulesets:
-            allowed.extend(rules.allowed)
-        if first and observed.stripped:
-            withdrawn = Withdrawn(run.plan, observed)
-    considered = run.considered
-    tables = [(rulesets[0], rulesets[0].known[gate])]
-    if len(rulesets) > 1:
-        tables.extend([(rules, rules.known[gate]) for rules in rulesets[1:]])
-    moving = len(untouched) != machines  # some machine has left its initial state
-    for index, fact in enumerate(observed.facts):
-        while words and words[-1] <= index:
-            words.pop()
-            run.hear(index)
-            moving = len(untouched) != machines
-        if moving:
-            run.pass_time(index)
-        judged: Sequence[object] = allowed
-        for rules, known in tables:
-            found = known.get(fact.kind)
-            if found is None:
-                found = rules.candidates(gate, fact)
-            ops = found.ops
-            if not ops:
-                continue
-            considered[index] += found.ids
-            judged = ops
-            for op in ops:
-                rule = op.rule
-                try:
-                    if op.states:
-                        state = run.state(rule.machine, index)
-                        if state not in op.states and not run.unknown(rule.machine, state):
-                            continue
-                    if op.test is None or op.test(fact):
-                        role = op.role
-                        if role == SELECT:
-                            run.act(rule, index)
-                        elif role == AFTER and rule.then is not None:
-                            run.settling.append(rule)
-                        else:
-                            _ROLES[role](run, op, index, fact)
-                except Exception as error:  # noqa: BLE001
-                    # INVARIANT: E3, a rule that raises blocks, by name.
-                    run.fail(rule, index, error)
-        if allowed and fact.phase != "result_interpretation":
-            for rule in allowed:
-                _guarded(run, rule, index, _allowed_call)
-        if withdrawn is not None and fact.source in HAPPENED:
-            rule_id = withdrawn.rule(fact)
-            if rule_id is not None:
-                _withdrawn(run, rule_id, index)
-        if judged and (run.settling or run.moves or run.ending):
-            run.settle(index)
-            moving = len(untouched) != machines
+    words = list(observed.user_turns[::-1]) if first and observed.user_turns else []
+    if observed.facts:
+        considered = run.considered
+        tables = plan.tables[gate] if rulesets is plan.alone else tables_of(rulesets, gate)
+        for index, fact in enumerate(observed.facts):
+            while words and words[-1] <= index:
+                words.pop()
+                run.hear(index)
+            if run.touched:
+                run.pass_time(index)
+            for rules, known in tables:
+                found = known.get(fact.kind)
+                if found is None:
+                    found = rules.candidates(gate, fact)
+                if not found.ops:
+                    continue
+                considered[index] += found.ids
+                for op in found.ops:
+                    rule = op.rule
+                    try:
+                        if op.states:
+                            state = run.state(rule.machine, index)
+                            if state not in op.states and not run.unknown(rule.machine, state):
+                                continue
+                        if op.test is None or op.test(fact):
+                            role = op.role
+                            if role == SELECT:
+                                run.act(rule, index)
+                            elif role == AFTER and rule.then is not None:
+                                run.settling.append(rule)
+                            else:
+                                _ROLES[role](run, op, index, fact)
+                    except Exception as error:  # noqa: BLE001
+                        # INVARIANT: E3, a rule that raises blocks, by name.
+                        run.fail(rule, index, error)
+            if allowed and fact.phase != "result_interpretation":
+                for rule in allowed:
+                    _guarded(run, rule, index, _allowed_call)
+            if withdrawn is not None and fact.source in HAPPENED:
+                rule_id = withdrawn.rule(fact)
+                if rule_id is not None:
+                    _withdrawn(run, rule_id, index)
+            if run.settling or run.moves or run.ending:
+                run.settle(index)
     while words:
         words.pop()
         run.hear(-1)
-    if len(untouched) != machines:
+    if run.touched:
         run.pass_time(-1)
     for rules in rulesets:
         if rules.apart:
@@ -853,9 +873,6 @@ def _row_start(items: Sequence[Any], start: int) -> int:
     return first
 
 
-_NONE: Final[frozenset[str]] = frozenset()
-
-
 def _blank(text: str) -> bool:
     return not text or text.isspace()
 
@@ -903,7 +920,7 @@ def _texts(run: Run, rules: RuleSet) -> None:
             if digest == head.prefix_digest:
                 known, before = observed.known, cast("list[str]", hits_before)
     texts = _readable(run.turn.items, known)
-    old = set(before) if before else _NONE
+    old = set(before) if before else NOTHING
     hits: list[str] = []
     for one in rules.request_texts:
         for rule in _search(run, one, texts):
@@ -1141,29 +1158,21 @@ def _withdrawn(run: Run, rule_id: str, index: int) -> None:
 # counting
 
 
-def _loop_key(rule: LoopThreshold, fact: ToolFact, tool: str) -> str:
-    tool = kept_name(tool)
-    if rule.equal == "tool":
-        return tool
-    if rule.equal == "tool+arguments":
-        return f"{tool}\x1f{fact.arguments_digest}"
-    return f"{tool}\x1f{fact.arguments_digest}\x1f{fact.result_digest}"
-
-
 def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     rule: LoopThreshold = op.rule
     scope = run.scopes[rule.scope]
     window = rule.window
-    tool = op.tool
-    key: RegisterKey = (
-        rule.key,
-        tool if rule.equal == "tool" and len(tool) <= MAX_ID else _loop_key(rule, fact, tool),
-    )
+    equal, name = rule.equal, op.tool
+    if equal == "tool+arguments":
+        name = f"{name}\x1f{fact.arguments_digest}"
+    elif equal != "tool":
+        name = f"{name}\x1f{fact.arguments_digest}\x1f{fact.result_digest}"
+    key: RegisterKey = (rule.key, name)
     value: Any = scope.get(key)
     counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
     if value is None:
         meta: Any = scope.get((rule.key, META))
-        limit = MAX_KEYS if rule.equal == "tool" or window is not None else MAX_ARGUMENT_KEYS
+        limit = MAX_KEYS if equal == "tool" or window is not None else MAX_ARGUMENT_KEYS
         if meta is not None and meta[1] >= limit:
             meta = _sweep(run, rule, scope, meta, index)
         if meta is not None and meta[1] >= limit:
@@ -1200,7 +1209,7 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
             "observed_count": total,
             "threshold": rule.threshold,
             "scope": rule.scope,
-            "equal": rule.equal,
+            "equal": equal,
             "counting_since_ms": None if meta is None else meta[0],
         }
         if key[1] == OVERFLOW:
