@@ -20,7 +20,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from wardwright.errors import GovernanceUnavailable, SealedMissing, VersionConflict
+from wardwright.errors import GovernanceUnavailable, VersionConflict
 from wardwright.gateway import govern, model_plan
 from wardwright.history import (
     EMPTY_SCOPE,
@@ -95,16 +95,22 @@ Keep: TypeAlias = Callable[[Verdict], Kept]
 
 
 class _Job:
-    __slots__ = ("future", "keep", "kept", "plan", "scope", "tries", "turn")
+    """One who waits at the gate."""
+
+    __slots__ = ("future", "keep", "kept", "late", "outcome", "plan", "scope", "tries", "turn")
 
     def __init__(self, future: asyncio.Future[Any], plan: Plan | None, turn: Turn | None, keep: Keep | None) -> None:
         self.future = future
         self.plan = plan
         self.turn = turn
         self.keep = keep
-        self.kept: Kept | Callable[[], Kept] = NOTHING
+        self.late: Callable[[], Kept] | None = None
+        """Says what to record, once everything before it is settled."""
+        self.kept = NOTHING
         self.scope = "" if turn is None else scope_key("session_id", turn.caller)
         self.tries = 0
+        self.outcome: Any = None
+        """A verdict or an error; None of a turn: it must be judged again."""
 
 
 class Gates:
@@ -120,6 +126,7 @@ class Gates:
         self._waiting: list[_Job] = []
         self._busy = False
         self._memory: dict[str, ScopeState] = {}
+        self._sizes: dict[str, int] = {}
         self._remembered = 0
 
     async def judge(self, plan: Plan, turn: Turn, keep: Keep | None = None) -> Verdict:
@@ -130,7 +137,10 @@ class Gates:
         """Commits what no ruling goes with: a receipt of what came of an exchange, an operator's action. A function is called
         once everything that waited before is committed or refused."""
         job = _Job(asyncio.get_running_loop().create_future(), None, None, None)
-        job.kept = kept
+        if isinstance(kept, Kept):
+            job.kept = kept
+        else:
+            job.late = kept
         await self._enter(job)
 
     async def ask(self, question: Callable[..., Result], *arguments: Any) -> Result:
@@ -168,80 +178,79 @@ class Gates:
         jobs, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         jobs = [job for job in jobs if not job.future.done()]  # a caller that went away
         if self._inline:
-            self._end(self._run(jobs))
+            self._run(jobs)
+            self._end(jobs)
         else:
             running = asyncio.get_running_loop().run_in_executor(None, self._run, jobs)
-            running.add_done_callback(lambda done: self._end(done.result()))
+            running.add_done_callback(lambda done: self._end(jobs, done.exception()))
 
-    def _end(self, outcomes: list[tuple[_Job, Any]]) -> None:
+    def _end(self, jobs: Sequence[_Job], failed: BaseException | None = None) -> None:
         """Hands out what came of a batch; what must be judged again waits again, first in line."""
         again: list[_Job] = []
-        for job, outcome in outcomes:
+        for job in jobs:
+            outcome, future = failed or job.outcome, job.future
             if outcome is None and job.turn is not None:
                 again.append(job)
-            elif not job.future.done():
+            elif not future.done():
                 if isinstance(outcome, BaseException):
-                    job.future.set_exception(outcome)
+                    future.set_exception(outcome)
                 else:
-                    job.future.set_result(outcome)
+                    future.set_result(outcome)
         self._waiting[:0] = again
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._gather, 0, 0, 0)
         else:
             self._busy = False
 
-    def _run(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Any]]:
-        """What came of each: a verdict, an error, or None for one that must be judged again."""
-        outcomes: list[tuple[_Job, Any]] = []
-        judged: list[tuple[_Job, Verdict | None]] = []
+    def _run(self, jobs: Sequence[_Job]) -> None:
+        """Judges and commits; each job then has its outcome."""
+        judged: list[_Job] = []
         commits: list[Commit] = []
         states: dict[str, ScopeState] = {}
         sessions: set[str] = set()
         now = self._now_ms()
         for job in jobs:
+            turn, plan, scope = job.turn, job.plan, job.scope
             try:
-                if job.turn is None or job.plan is None:
-                    kept = job.kept = job.kept if isinstance(job.kept, Kept) else job.kept()
+                if turn is None or plan is None:
+                    kept = job.kept
+                    if job.late is not None:
+                        kept = job.kept = job.late()
                     commits.append(Commit(Delta(now), kept.receipt, kept.seal, kept.unseal))
-                    judged.append((job, None))
-                elif job.scope in sessions:
-                    outcomes.append((job, None))  # what the other one adds to the ledger must be read first
+                elif scope in sessions:
+                    continue  # what the other one adds to the ledger must be read first: it is judged again
                 else:
-                    sessions.add(job.scope)
-                    verdict, commit = self._judge(job, job.plan, job.turn, states, now)
-                    commits.append(commit)
-                    judged.append((job, verdict))
+                    sessions.add(scope)
+                    commits.append(self._judge(job, plan, turn, states, now))
+                judged.append(job)
             except Exception as error:  # noqa: BLE001
                 # INVARIANT: G19, a turn that cannot be judged is refused, and no other one with it.
-                outcomes.append((job, error))
+                job.outcome = error
         if not commits:
-            return outcomes
+            return
         try:
             links = self.store.commit_all(commits)
         except Exception as error:  # noqa: BLE001
             # INVARIANT: G19, nothing is released that was not committed.
-            for job, _ in judged:
+            for job in judged:
                 self._forget(job.scope)
-                outcomes.append((job, error))
-            return outcomes
+                job.outcome = error
+            return
         self.commits += 1
-        for (job, verdict), link in zip(judged, links, strict=True):
-            outcome: Any = verdict
-            if isinstance(link, SealedMissing):
-                self._forget(job.scope)
-                outcome = link
-            elif isinstance(link, VersionConflict):
-                self._forget(job.scope)
+        for job, link in zip(judged, links, strict=True):
+            if not isinstance(link, Exception):
+                if job.kept.receipt is not None:
+                    job.kept.committed = True
+                continue
+            self._forget(job.scope)
+            job.outcome = link
+            if isinstance(link, VersionConflict):
                 job.tries += 1
-                outcome = None if job.tries < TRIES else GovernanceUnavailable("The session is busy; try again.")
-            elif isinstance(job.kept, Kept) and job.kept.receipt is not None:
-                job.kept.committed = True
-            outcomes.append((job, outcome))
-        return outcomes
+                busy = job.tries >= TRIES
+                job.outcome = GovernanceUnavailable("The session is busy; try again.") if busy else None
 
-    def _judge(
-        self, job: _Job, plan: Plan, turn: Turn, states: dict[str, ScopeState], now: int
-    ) -> tuple[Verdict, Commit]:
+    def _judge(self, job: _Job, plan: Plan, turn: Turn, states: dict[str, ScopeState], now: int) -> Commit:
+        """The verdict becomes the job's outcome; what is to be committed for it is given back."""
         keys, scope = self._keys, job.scope
         kinds = model_plan(plan, turn).scopes
         session = self._memory.get(scope)
@@ -278,21 +287,22 @@ class Gates:
                 if one != scope:
                     # What several sessions share: the next one of this batch goes on from here.
                     states[one] = after[one]
-        return verdict, Commit(delta, kept.receipt, kept.seal, kept.unseal)
+        job.outcome = verdict
+        return Commit(delta, kept.receipt, kept.seal, kept.unseal)
 
     def _remember(self, scope: str, state: ScopeState) -> None:
-        memory = self._memory
-        before = memory.pop(scope, EMPTY_SCOPE)  # who was here last is forgotten last
+        memory, sizes = self._memory, self._sizes
+        size = len(state.ledger) + len(state.registers) + 1
+        self._remembered += size - sizes.get(scope, 0)
+        sizes[scope] = size
+        memory.pop(scope, None)  # who was here last is forgotten last
         memory[scope] = state
-        self._remembered += len(state.ledger) + len(state.registers) - len(before.ledger) - len(before.registers)
-        self._remembered += before is EMPTY_SCOPE
         while self._remembered > REMEMBERED:
             self._forget(next(iter(memory)))
 
     def _forget(self, scope: str) -> None:
-        state = self._memory.pop(scope, None)
-        if state is not None:
-            self._remembered -= len(state.ledger) + len(state.registers) + 1
+        self._memory.pop(scope, None)
+        self._remembered -= self._sizes.pop(scope, 0)
 
 
 def _wanted(turn: Turn, keys: Digester, scope: str, now: int, head: Head) -> Iterable[str]:
