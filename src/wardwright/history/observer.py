@@ -201,7 +201,7 @@ class Observed:
         turn = self.turn
         if turn is None:
             return self.transcript_digest
-        whole = self.transcript_digest or _digests(_walk(turn.items, self.key)[0], 0, self.key)[1]
+        whole = self.transcript_digest or _digests(_walk(turn.items)[0], 0, self.key)[1]
         choice = turn.tool_choice
         forced = "" if choice is None else _sized(choice.mode, *choice.names)
         wanted = "" if turn.response_format is None else _dumped(turn.response_format).hex()
@@ -261,39 +261,40 @@ def _digests(words: Sequence[Word], length: int, key: bytes) -> tuple[str, str]:
     return first, hasher.hexdigest()[:32]
 
 
-def _walk(items: Sequence[Item], key: bytes) -> tuple[list[Word], Sequence[str]]:
-    """All items as words, and per item the id of the call it is or answers."""
+def _word(item: Item) -> Word:
+    # The same words cut otherwise read otherwise.
+    if isinstance(item, TextItem):
+        return item.role, item.parts or item.text
+    if isinstance(item, CallItem):
+        return "call", item.id, item.name, item.arguments
+    if isinstance(item, ResultItem):
+        return "result", item.is_error, item.call_id, item.name, item.parts or item.content
+    if isinstance(item, HostedCallItem):
+        return "hosted", item.id, item.kind, item.server, item.name, item.arguments
+    if isinstance(item, HostedResultItem):
+        return "shown", item.is_error, item.call_id, item.kind, item.server, item.name, item.content
+    raise TypeError(f"unknown item {type(item).__name__}")
+
+
+def _walk(items: Sequence[Item]) -> tuple[list[Word], bool]:
+    """All items as words, and whether the ids of calls can be their names: each has one of its own, and none is long."""
     words: list[Word] = []
-    names: list[str] = []
-    met: set[str] = set()
-    plain = True
+    ids: list[str] = []
     for item in items:
-        if isinstance(item, CallItem):
-            call_id = item.id
-            words.append(("call", call_id, item.name, item.arguments))
-            names.append(call_id)
-            if not call_id or call_id in met or len(call_id) > MAX_ID:
-                plain = False
-            met.add(call_id)
-        elif isinstance(item, ResultItem):
-            call_id = item.call_id
-            # The same words cut otherwise read otherwise, here and below.
-            words.append(("result", item.is_error, call_id, item.name, item.parts or item.content))
-            names.append(call_id)
-            if not call_id or len(call_id) > MAX_ID:
-                plain = False
-        elif isinstance(item, TextItem):
+        # As `_word` does, without the call: every request shows its whole transcript.
+        if type(item) is TextItem:
             words.append((item.role, item.parts or item.text))
-            names.append("-")
-        elif isinstance(item, HostedCallItem):
-            words.append(("hosted", item.id, item.kind, item.server, item.name, item.arguments))
-            names.append("-")
-        elif isinstance(item, HostedResultItem):
-            words.append(("shown", item.is_error, item.call_id, item.kind, item.server, item.name, item.content))
-            names.append("-")
+        elif type(item) is CallItem:
+            ids.append(item.id)
+            words.append(("call", item.id, item.name, item.arguments))
+        elif type(item) is ResultItem:
+            words.append(("result", item.is_error, item.call_id, item.name, item.parts or item.content))
         else:
-            raise TypeError(f"unknown item {type(item).__name__}")
-    return words, names if plain else _names(items, key)
+            words.append(_word(item))
+            if isinstance(item, CallItem):
+                ids.append(item.id)
+    own = not ids or ("" not in ids and len(frozenset(ids)) == len(ids) and len(max(ids, key=len)) <= MAX_ID)
+    return words, own
 
 
 def _tail(items: Sequence[Item]) -> int:
@@ -334,18 +335,21 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 keys.extend(_hosted_names(item, _hosted_digest(key, item), key))
         return keys
-    words, names = _walk(items, key)
+    words, own = _walk(items)
+    names = None if own else _names(items, key)
     first, whole = _digests(words, head.prefix_length, key)
     known = head.prefix_length if first and first == head.prefix_digest else 0
     start = _start(items, head, known, _tail(items)) if known else 0
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, CallItem):
-            keys.extend((f"c:{names[index]}", f"a:{names[index]}"))
+            name = item.id if names is None else names[index]
+            keys.extend((f"c:{name}", f"a:{name}"))
             if not item.id:
                 keys.append(f"n:{_nameless(key, item.name, item.arguments)}")
         elif isinstance(item, ResultItem):
-            keys.extend((f"c:{names[index]}", f"r:{names[index]}", f"b:{names[index]}"))
+            name = _answered_id(item, key) if names is None else names[index]
+            keys.extend((f"c:{name}", f"r:{name}", f"b:{name}"))
         elif isinstance(item, TextItem):
             if item.role == "user":
                 keys.append(f"u:{text_digest(key, item.text)}")
@@ -370,8 +374,7 @@ def goes_on(items: Sequence[Item], head: Head, key: bytes) -> bool:
     length, key = head.prefix_length, key.ljust(64, b"\0")
     if not 0 < length <= len(items):
         return False
-    words, _ = _walk(items[:length], key)
-    return _digests(words, length, key)[0] == head.prefix_digest
+    return _digests(_walk(items[:length])[0], length, key)[0] == head.prefix_digest
 
 
 def short_id(name: str, key: bytes) -> str:
@@ -385,7 +388,7 @@ def _nameless(key: bytes, name: str, arguments: str) -> str:
 
 
 def _names(items: Sequence[Item], key: bytes) -> Sequence[str]:
-    """Per item the id of the call it is or answers; texts and hosted events have none.
+    """Per item the id of the call it is or answers, where ids cannot be taken as they are; texts and hosted events have none.
 
     The same transcript always gives the same ids. A call that carries none is named by what it says and how often that was
     said; an id met before is another call, and results answer the calls of one id in turn.
@@ -610,7 +613,8 @@ class Observer:
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         _, head, registers, ledger = session
         items, now = turn.items, head.turn
-        words, names = _walk(items, key)
+        words, own = _walk(items)
+        names = None if own else _names(items, key)
         first, whole = _digests(words, head.prefix_length, key)
         known = head.prefix_length if first and first == head.prefix_digest else 0
         tail = _tail(items)
@@ -636,15 +640,16 @@ class Observer:
         words_from = min(head.words_from, known) if waiting else known
         seen.words_from = len(items)
         calls: dict[str, CallItem] = {}
-        later: dict[str, CallItem] | None = None
+        every: dict[str, CallItem] | None = None
         user_turns: list[int] = []
         met_known = known > 0
         unseen = met_passed = False
         learnt, facts = seen.ledger, seen.facts
         repairing: dict[str, ToolFact | None] = {}
-        for index, item in enumerate(items):
+        for index in range(min(start, words_from), len(items)):
+            item = items[index]
             if isinstance(item, CallItem):
-                call_id = names[index]
+                call_id = item.id if names is None else names[index]
                 calls[call_id] = item
                 if index < start:
                     continue
@@ -700,14 +705,18 @@ class Observer:
             elif isinstance(item, ResultItem):
                 if index < start:
                     continue
-                call_id = names[index]
+                call_id = _answered_id(item, key) if names is None else names[index]
                 since = news_turn if index >= news_from else now + 1
                 call = calls.get(call_id)
                 if call is None:
-                    # It may stand before its call; whose result it is does not depend on that.
-                    if later is None:
-                        later = {names[at]: one for at, one in enumerate(items) if isinstance(one, CallItem)}
-                    call = later.get(call_id)
+                    # Its call may stand in what is known, or behind it; whose result it is does not depend on that.
+                    if every is None:
+                        every = {
+                            one.id if names is None else names[at]: one
+                            for at, one in enumerate(items)
+                            if isinstance(one, CallItem)
+                        }
+                    call = every.get(call_id)
                 self._result(
                     turn, session, seen, item, index, call_id, call, index >= tail, key, repairing, since, met_known
                 )

@@ -6,7 +6,7 @@ its transcript. A reply to a request that is no longer known is never guessed at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from wardwright.errors import GovernanceUnavailable
@@ -67,15 +67,20 @@ def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
     """The record of that name."""
     if value is None or name not in value:
         return None
-    return next((_unpack(fields) for fields in _stored(value) if fields[0] == name), None)
+    start = _start(value, name)
+    return None if start is None else _unpack(value, start)
 
 
 def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
-    *head, bundles, repairing, stripped = record
-    newest = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
-    kept = [fields for fields in _stored(value) if fields[0] != record[0]]
-    return tuple([scalar for one in (*kept[1 - MAX_REQUESTS :], newest) for scalar in (len(one), *one)])
+    bundles, repairing, stripped = record[8:]
+    newest = (*record[:8], len(bundles), *bundles, len(repairing), *repairing, *stripped)
+    kept: Any = value or ()
+    if record[0] in kept and (start := _start(kept, record[0])) is not None:
+        kept = kept[:start] + kept[start + 1 + kept[start] :]
+    if len(kept) >= _LEAST * MAX_REQUESTS and len(starts := _starts(kept)) >= MAX_REQUESTS:
+        kept = kept[starts[1 - MAX_REQUESTS] :]
+    return (*kept, len(newest), *newest)
 
 
 def answered(session: ScopeState, name: str) -> list[RequestRecord]:
@@ -89,30 +94,41 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
         return [record]
     if value is None:
         return []
-    # Most of them have been answered: those are not even taken apart.
-    flat, turn = cast("tuple[Any, ...]", value), session.head.turn
-    found: list[RequestRecord] = []
-    start = end = 0
-    while end < len(flat):
-        start, end = end, end + 1 + flat[end]
-        if flat[start + 2] == turn:
-            found.append(_unpack(flat[start + 1 : end]))
-    return found or [_unpack(flat[start + 1 : end])]
+    starts, turn = _starts(value), session.head.turn
+    return [_unpack(value, at) for at in starts if value[at + 2] == turn] or [_unpack(value, starts[-1])]
 
 
-def _stored(value: RegisterValue | None) -> Iterator[RegisterValue]:
-    """The records as they are kept, oldest first: each behind its length. Most are only looked at, so none is unpacked here."""
-    flat = cast("tuple[Any, ...]", value or ())
+# In the register every record stands behind its length. They are looked at in place, and only one that is asked for is unpacked.
+
+_LEAST: Final = 11
+"""Scalars of a record and its length when it has no bundles and no names, as nearly all of them."""
+
+
+def _starts(value: RegisterValue) -> Sequence[int]:
+    """Where the records begin, oldest first."""
+    lengths = value[::_LEAST]
+    if lengths.count(_LEAST - 1) == len(lengths):  # each is where the one before it ends
+        return range(0, len(value), _LEAST)
+    starts: list[int] = []
     at = 0
-    while at < len(flat):
-        end = at + 1 + flat[at]
-        yield flat[at + 1 : end]
-        at = end
+    while at < len(value):
+        starts.append(at)
+        at += 1 + cast("int", value[at])
+    return starts
 
 
-def _unpack(fields: RegisterValue) -> RequestRecord:
-    bundles = 9 + cast("int", fields[8])
-    repairing = bundles + 1 + cast("int", fields[bundles])
-    head = cast("tuple[str, int, int, int, int, int, int, str]", fields[:8])
-    words = cast("tuple[str, ...]", fields)
-    return RequestRecord(*head, words[9:bundles], words[bundles + 1 : repairing], words[repairing:])
+def _start(value: RegisterValue, name: str) -> int | None:
+    """Where the record of that name begins. The newest are looked at first: most replies answer the last request."""
+    for start in reversed(_starts(value)):
+        if value[start + 1] == name:
+            return start
+    return None
+
+
+def _unpack(value: RegisterValue, start: int) -> RequestRecord:
+    flat: Any = value
+    bundles = start + 10 + flat[start + 9]
+    repairing = bundles + 1 + flat[bundles]
+    end = start + 1 + flat[start]
+    parts = flat[start + 10 : bundles], flat[bundles + 1 : repairing], flat[repairing:end]
+    return RequestRecord._make((*flat[start + 1 : start + 9], *parts))
