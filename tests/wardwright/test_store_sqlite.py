@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from wardwright import receipts
 from wardwright.errors import StoreUnavailable
 from wardwright.history import Head
 from wardwright.store import Commit, ReceiptQuery, SqliteStore, Store, open_store, verify
+from wardwright.wire.turn import Caller
 
 from .store_conformance import StoreConformance, admin, change, delta, everything, fill, row, session, state
 
@@ -35,6 +37,12 @@ for number in range(1, 100_000):
         print(number - 1, "full" in str(error) or "I/O" in str(error))
         break
 """
+
+FIRST_PAYLOAD = (
+    "018374bd6c214d53a0c1e056a26d6232b8d3036a27da022b0890f3e0a1690baad021e1699b929f07ec0f7001131e46d31612414849d5106433"
+    "acb4436ed4a2b4544186c39baa48ce008528a8c8444aecf03805bb021e0d86883880f90ac9bf00"
+)
+"""How the first stores packed `count(1)` of the user eve."""
 
 
 class TestSqlite(StoreConformance):
@@ -153,6 +161,26 @@ def test_a_head_of_the_first_stores_is_read(store: SqliteStore, path: Path) -> N
     TestSqlite().run(str(path), """UPDATE cell SET value = '[1000,{"turn":3,"last_ids":["a"]}]' WHERE name = x'00'""")
 
     assert state(store).head == Head(turn=3, last_ids=("a",))
+
+
+def test_a_receipt_of_the_first_stores_is_read(store: SqliteStore, path: Path) -> None:
+    """They deflated with another dictionary: body, tags, index and chain are what they were."""
+    caller = Caller(tenant="acme", user="eve", session_id="s")
+    told = receipts.record(receipts.build_admin("r1", 1, caller, "count", "1"))
+    store.commit(delta(), told)
+    TestSqlite().run(str(path), f"UPDATE receipt SET payload = x'{FIRST_PAYLOAD}'")
+    store.reindex()
+
+    assert [one.row for one in store.receipts(ReceiptQuery(tags={"user": ["eve"]})).receipts] == [told]
+    assert verify(store).good
+
+
+def test_a_payload_of_a_later_program_is_no_receipt(store: SqliteStore, path: Path) -> None:
+    """A first byte that nobody here knows reads as nothing, and the chain says so."""
+    fill(store, 1)
+    TestSqlite().run(str(path), "UPDATE receipt SET payload = x'ff00'")
+
+    assert [flaw.kind for flaw in verify(store).flaws] == ["changed"]
 
 
 def test_a_scope_without_its_head_is_an_outage(store: SqliteStore, path: Path) -> None:

@@ -39,9 +39,8 @@ Tags = tuple[tuple[str, str], ...]
 """Filter names and values. Packed and indexed as `name=value`: no name has an equals sign."""
 
 _HASH_DIGITS: Final = 64
-_DEFLATED: Final = b"\x01"
 _WINDOW: Final = -13
-_DICTIONARY: Final = (
+_FIRST_DICTIONARY: Final = (
     b'[["kind","admin"],["kind","exchange"],["tenant",""],["application",""],["agent",""],["user",""],["session_id",""],'
     b'["run_id",""],["principal",""],["tool_namespace",""],["tool_name",""],["tool_phase","argument_repair"],["tool_phase",'
     b'"result_interpretation"],["tool_phase","planning"],["tool_risk_class","external_side_effect"],["tool_risk_class",'
@@ -73,8 +72,53 @@ _DICTIONARY: Final = (
     b'"output_tokens":0,"price":0.0}},"id":"rcpt_","kind":"exchange","plan_hash":"","request":{"model":"","stream":false,'
     b'"tool_choice":{"mode":"auto"},"tool_context":{"phase":"planning"},"wire":"chat_completions"},"version":1}'
 )
-"""What receipts have in common. CAUTION: it is part of the format; a change needs a new first byte, and this one kept for reading."""
-_DEFLATER: Final = zlib.compressobj(2, zlib.DEFLATED, _WINDOW, 6, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
+_DICTIONARY: Final = (
+    b'"admin":{"action":"","details":{},"target":""},"approvals":[""],"binds_next":true,"blocked_tools":[""],"bundles":[""],'
+    b'"captured":{},"claims":{"digest":"","trusted":false},"conflicts":[{"message":"","rules":[""]}],"controls":{},'
+    b'"definition_hash":"","effects":[""],"error":"","marks":[""],"reask":true,"provider_metadata":{"wardwright_server_tools":[],'
+    b'"wardwright_tool_mediation":{}},"withheld":[{"name":"","rules":[""]}],"argument_schema","argument_provenance",'
+    b'"history_threshold","request_guard","route_gate","stream_guard","structured_output","budget","intent","require_approval",'
+    b'"restrict_routes","inject_reminder","set_controls","alert_async","transition","transform","strip_tools","argument_repair",'
+    b'"loop_governance","provider_attested","local_verified","opaque","timeout","rejected","error","blocked","failed",'
+    b'"unavailable","routed","stripped","changed","alerted","lifted","observed","responses","anthropic"'
+    b'["kind=admin","kind=exchange","tenant=","application=","agent=","user=","session_id=","run_id=","principal=",'
+    b'"tool_namespace=","tool_name=","tool_phase=result_interpretation","tool_risk_class=read_only","tool_risk_class=unknown",'
+    b'"tool_source=tool_result","tool_call_id=call_","tool_phase=planning","tool_source=assistant_tool_call",'
+    b'"tool_call_id=call_","rule=","tool_policy_status=denied","tool_policy_status=passed","model=","selected_model=",'
+    b'"status=released"]\n'
+    b'{"at_ms":17,"caller":{"agent":"","application":"","principal":"anonymous","run_id":"","session_id":"","tenant":"",'
+    b'"user":""},"decision":{"decision":"allow","gate":"reply","gates":[{"at_ms":17,"decision":"allow","elapsed_us":1,"facts":'
+    b'[{"arguments_digest":"","confidence":"inferred","execution_location":"client","name":"","namespace":"","ordinal":1,'
+    b'"phase":"result_interpretation","raw_name":"","repeat":false,"result_digest":"","result_status":"unknown","risk_class":'
+    b'"read_only","source":"tool_result","tool_call_id":"call_","trust":"untrusted","visibility_level":"remote_observed"}],'
+    b'"findings":[{"action":"annotate","call_id":"","effect":"deny_call","enforced":true,"evidence":{"observed_count":1,"scope":'
+    b'"session_id","threshold":1},"facts":[0],"kind":"tool_selector","message":"","rule_id":""}],"gate":"request","notes":'
+    b'["unseen_prefix"],"phase":"planning","route":{"allowed":[""],"model":"","prefer":[""]},"gate":"request","phase":'
+    b'"result_interpretation","states":{"default":"active"}},{"at_ms":17,"calls":[{"call_id":"call_","name":"","provider_id":'
+    b'"call_","rules":[""],"status":"deny_call"}],"candidates":[{"facts":[0],"rule_id":"","verdict":"matched"},{"facts":[0],'
+    b'"rule_id":"","verdict":"no_match"}],"decision":"allow","elapsed_us":1,"facts":[{"arguments_digest":"","confidence":"exact",'
+    b'"execution_location":"client","name":"","namespace":"","ordinal":1,"phase":"planning","raw_name":"","repeat":false,'
+    b'"result_status":"unknown","risk_class":"unknown","source":"assistant_tool_call","tool_call_id":"call_","trust":"untrusted",'
+    b'"visibility_level":"remote_observed"}],"gate":"reply","phase":"result_interpretation","states":{"default":"active"},'
+    b'"target":""}],"message":"Tool  is not allowed here (rule \'\'). Use another tool, or ask the operator for an exception.",'
+    b'"rule_id":"","tool_context":{"phase":"result_interpretation","primary_tool":{"arguments_digest":""},'
+    b'"tool_policy_selectors":[{"action":"switch_model","id":"","kind":"tool_sequence","matched":true,"matcher":{"namespace":"",'
+    b'"risk_class":"irreversible"},"status":"denied","target":""},{"action":"deny_call","id":"","kind":"tool_loop_threshold",'
+    b'"matched":false,"matcher":{"name":"*"},"status":"passed","target":null}]},"final":{"attempts":[{"elapsed_ms":1,"model":"",'
+    b'"provider":"","status":"answered"}],"http_status":200,"selected_model":"","status":"released","tool_policy":'
+    b'{"observed_count":null,"rule_id":"","scope":"session_id","status":"denied","threshold":null},"tool_policy":{"status":'
+    b'"passed"},"usage":{"input_tokens":1,"output_tokens":1,"price":0.0}},"id":"rcpt_0","kind":"exchange","plan_hash":"",'
+    b'"request":{"model":"","stream":false,"tool_choice":{"mode":"auto"},"tool_context":{"available_tools":[{"name":"",'
+    b'"namespace":"","raw_name":"","risk_class":"external_side_effect"},{"name":"","namespace":"unknown","raw_name":"",'
+    b'"risk_class":"unknown"}],"phase":"result_interpretation","primary_tool":{"arguments_digest":""}},"wire":'
+    b'"chat_completions"},"version":1}'
+)
+"""What receipts have in common: rare words, then tags and a body in their order, so that most of a receipt is a few long runs.
+CAUTION: it is part of the format; a change needs a new first byte, and the dictionary of every earlier one kept for reading."""
+_DICTIONARIES: Final = {1: _FIRST_DICTIONARY, 2: _DICTIONARY}
+"""By the first byte of a payload."""
+_DEFLATED: Final = b"\x02"
+_DEFLATER: Final = zlib.compressobj(3, zlib.DEFLATED, _WINDOW, 5, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
 """Knows the dictionary already; a copy is cheaper than a new one. Little memory, for the processor's cache."""
 
 
@@ -251,12 +295,12 @@ def erased_tags(scope: bytes, payload: bytes | None) -> list[str]:
 def _unpack_tags(payload: bytes) -> list[str]:
     """The tags alone: they come first, so the body need not be inflated."""
     try:
-        inflater = zlib.decompressobj(_WINDOW, _DICTIONARY)
+        inflater = zlib.decompressobj(_WINDOW, _DICTIONARIES[payload[0]])
         plain = inflater.decompress(memoryview(payload)[1:], 1024)
         while b"\n" not in plain and (more := inflater.decompress(inflater.unconsumed_tail, 16_384)):
             plain += more
         return load(plain[: plain.index(b"\n")])
-    except (zlib.error, ValueError, TypeError):
+    except (zlib.error, KeyError, ValueError, TypeError):
         return []
 
 
@@ -297,13 +341,11 @@ def unpack(payload: Any) -> tuple[Tags, bytes]:
     if not payload or not isinstance(payload, bytes):
         return (), b""
     try:
-        if payload[:1] != _DEFLATED:
-            return (), b""
-        inflater = zlib.decompressobj(_WINDOW, _DICTIONARY)
+        inflater = zlib.decompressobj(_WINDOW, _DICTIONARIES[payload[0]])
         plain = inflater.decompress(payload[1:]) + inflater.flush()
         tags, body = plain.split(b"\n", 1)
         return tuple((name, value) for name, _, value in (tag.partition("=") for tag in load(tags))), body
-    except (zlib.error, ValueError, TypeError, AttributeError):
+    except (zlib.error, KeyError, ValueError, TypeError, AttributeError):
         return (), b""
 
 
