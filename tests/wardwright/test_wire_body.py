@@ -133,3 +133,25 @@ def test_a_value_of_the_wrong_type_is_told_with_its_path() -> None:
     with pytest.raises(WireError) as caught:
         chat_completions.parse_request({"model": "m", "messages": [{"role": "user", "content": 5}]})
     assert str(caught.value) == "expected a string or a list of parts, got a number - at `$.messages[0].content`"
+
+
+def test_tools_that_are_written_equally_long_are_told_apart() -> None:
+    """What is known of one list of tools is never taken for another's, though they differ in one letter."""
+    asked = [{"type": "function", "function": {"name": name}} for name in ("search_a", "search_b", "search_a")]
+    turns = [chat_completions.parse_request({"model": "m", "messages": [], "tools": [tool]}) for tool in asked]
+    assert [turn.tools[0].name for turn in turns] == ["search_a", "search_b", "search_a"]
+
+
+@pytest.mark.parametrize("odd", [True, 1.0])
+def test_tools_that_are_only_equal_to_python_are_told_apart(odd: object) -> None:
+    """`1`, `1.0` and `true` are different words on the wire."""
+    bodies = [
+        {
+            "model": "m",
+            "messages": [],
+            "tools": [{"type": "function", "function": {"name": "f", "format": {"a": value}}}],
+        }
+        for value in (1, odd)
+    ]
+    first, second = (chat_completions.parse_request(one).tools[0].further for one in bodies)
+    assert (repr(first), repr(second)) == ("{'format': {'a': 1}}", f"{{'format': {{'a': {odd!r}}}}}")

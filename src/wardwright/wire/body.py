@@ -23,6 +23,9 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 MAX_KNOWN_BYTES: Final = 4_000_000
 """Of declared tools that are kept, as they were written; none bigger than a twentieth of it."""
 
+MAX_COUNT: Final = 2**53
+"""Of tokens; what is not below it was no count."""
+
 MAX_KIND: Final = 64
 """Characters of a tool's type that is looked up, and of an unknown word that is told; none that exists is longer."""
 
@@ -50,9 +53,7 @@ _WORDS: Final[Mapping[type, str]] = {
 
 def read(body: bytes | bytearray | memoryview | str | dict[str, Any]) -> Object:
     """The JSON object in `body`; an object already read passes as it is."""
-    if isinstance(body, dict):
-        return body
-    value = read_any(body)
+    value = body if isinstance(body, dict) else read_any(body)
     if isinstance(value, dict):
         return value
     raise wrong("", "an object", value)
@@ -106,7 +107,8 @@ class KnownTools:
 
     def __init__(self, read: Callable[[list[Json], Collection[str]], list[DeclaredTool]]) -> None:
         self._read = read
-        self._known: dict[bytes, tuple[DeclaredTool, ...]] = {}
+        # By length, and then compared: to hash all that was written would take longer than to write it.
+        self._known: dict[int, tuple[bytes, tuple[DeclaredTool, ...]]] = {}
         self._room = MAX_KNOWN_BYTES
 
     def read(self, declared: Json, passing: Collection[str]) -> tuple[DeclaredTool, ...]:
@@ -121,19 +123,20 @@ class KnownTools:
             raise WireError(_TOO_DEEP) from None
         if passing:  # what passes for one operator may not for another
             return tuple(self._read(declared, passing))
-        known = self._known.get(written)
-        if known is None:
-            # From what was written, not from the body: whoever changes the body later must not change what is known.
-            known = tuple(self._read(cast("list[Json]", orjson.loads(written)), passing))
-            size = len(written)
-            if size * 20 > MAX_KNOWN_BYTES:
-                return known
-            if size > self._room:
-                self._known.clear()
-                self._room = MAX_KNOWN_BYTES
-            self._room -= size
-            self._known[written] = known
-        return known
+        size = len(written)
+        known = self._known.get(size)
+        if known is not None and known[0] == written:
+            return known[1]
+        # From what was written, not from the body: whoever changes the body later must not change what is known.
+        tools = tuple(self._read(cast("list[Json]", orjson.loads(written)), passing))
+        if size * 20 <= MAX_KNOWN_BYTES:
+            if known is None:
+                if size > self._room:
+                    self._known.clear()
+                    self._room = MAX_KNOWN_BYTES
+                self._room -= size
+            self._known[size] = (written, tools)
+        return tools
 
 
 def defined(
@@ -316,21 +319,29 @@ def usage_of(reply: Object, read: str, wrote: str, *more: str) -> Usage | None:
     usage = reply.get("usage")
     if not isinstance(usage, dict):
         return None
-    counts = [_count(usage.get(name)) for name in (read, wrote)]
-    counts += [0 if usage.get(name) is None else _count(usage[name]) for name in more]
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts) or not any(known):
+    sent, written = _count(usage.get(read)), _count(usage.get(wrote))
+    if sent is None or written is None:
         return None
-    sent = known[0] + sum(known[2:])
+    for name in more:
+        if usage.get(name) is not None:
+            count = _count(usage[name])
+            if count is None:
+                return None
+            sent += count
+    if not sent and not written:
+        return None
     # Some providers count thinking in the total alone.
-    return Usage(sent, max(known[1], (_count(usage.get("total_tokens")) or 0) - sent))
+    beyond = (_count(usage.get("total_tokens")) or 0) - sent
+    return Usage(sent, beyond if beyond > written else written)
 
 
 def _count(value: Json) -> int | None:
     """A whole number that is not negative, also when it is written `900.0`."""
-    if isinstance(value, float) and value.is_integer():
+    if type(value) is not int:  # nor a boolean, which is one to `isinstance`
+        if not isinstance(value, float) or not value.is_integer():
+            return None
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+    return value if 0 <= value < MAX_COUNT else None
 
 
 def claims_of(fields: Object) -> Mapping[str, Any] | None:

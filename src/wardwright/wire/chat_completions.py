@@ -8,6 +8,7 @@ nobody acts on it. This module believes nothing and forwards nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import length_hint
 from typing import Any, Final
 
 from wardwright.errors import WireError
@@ -139,8 +140,10 @@ _ASSISTANT_FIELDS: Final = frozenset(
         "tool_calls",
     }
 )
+_BARE_FIELDS: Final = frozenset({"role", "content", "tool_calls"})
 _SAYING: Final = _ASSISTANT_FIELDS | {"message", "messages", "delta", "text"}
 """Where clients may look for the answer in a choice."""
+_BESIDE_MESSAGE: Final = _SAYING - {"message"}
 _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom", "index"})
 _CHOICE_FIELDS: Final = frozenset({"type", "function", "custom", "allowed_tools"})
 _DECLARATION_FIELDS: Final = frozenset({"type", "function", "custom", "cache_control"})
@@ -157,12 +160,17 @@ _PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
 
 _new = object.__new__
 """Makes the items of the usual shapes below without a Python call each: a transcript has many."""
-_SPEAKERS: Final[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "developer"}
+_SPEAKERS: Final[Mapping[str, Role]] = {
+    "user": "user",
+    "system": "system",
+    "developer": "developer",
+    "assistant": "assistant",
+}
 
 
 def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
-    fields = read(body)
+    fields: Object = body if isinstance(body, dict) else read(body)
     items: list[Item] = []
     common = _COMMON_FIELDS.issuperset(fields)
     if not common:
@@ -173,38 +181,7 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise wrong("messages", "a list", messages)
-    # The usual shapes go first, here and below: when every key was found and counted, no other can stand beside them.
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise wrong(f"messages[{index}]", "an object", message)
-        try:
-            role, content = message["role"], message["content"]
-        except KeyError:
-            role, content = message.get("role"), message.get("content")
-        if role == "assistant":
-            _assistant(message, items, "messages[%d]", index, passing, True)
-            continue
-        if isinstance(content, str):
-            if role == "tool":
-                call_id = message.get("tool_call_id")
-                if isinstance(call_id, str) and len(message) == 3:
-                    result = _new(ResultItem)
-                    result.call_id = call_id
-                    result.content = content
-                    result.is_error = None
-                    result.name = ""
-                    result.parts = ()
-                    items.append(result)
-                    continue
-            elif len(message) == 2 and (role == "user" or role == "system"):
-                if content:
-                    text = _new(TextItem)
-                    text.role = "user" if role == "user" else "system"
-                    text.text = content
-                    text.parts = ()
-                    items.append(text)
-                continue
-        _message(message, role, items, index, passing)
+    _transcript(messages, items, passing)
     tools: Sequence[DeclaredTool] = _KNOWN.read(fields.get("tools"), passing)
     if not common:
         tools = [*tools, *further] if (further := _further_tools(fields, passing)) else tools
@@ -225,29 +202,37 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
 
 def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a reply body: all choices, in the order of their index. Reasoning is not part of the answer."""
-    fields = read(body)
-    choices = list_of(fields, "choices", "")
-    if fields.get("choices") is None:
-        raise wrong("choices", "a list", None)
+    fields: Object = body if isinstance(body, dict) else read(body)
+    choices = fields.get("choices")
+    if not isinstance(choices, list):
+        raise wrong("choices", "a list", choices)
+    items: list[Item] = []
+    for position, choice in _ordered(choices):
+        if not _BESIDE_MESSAGE.isdisjoint(choice):
+            _alone(choice, "message", f"choices[{position}]", passing)
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            message = object_of(choice, "message", f"choices[{position}]")
+        _assistant(message, items, "choices[%d].message", position, passing, False)
+    model = fields.get("model")
+    if not isinstance(model, str):
+        model = text_of(fields, "model", "")
+    usage = usage_of(fields, "prompt_tokens", "completion_tokens")
+    return Turn("reply", "chat_completions", model, items, (), None, NOBODY, usage)
+
+
+def _ordered(choices: list[Json]) -> Sequence[tuple[int, Object]]:
+    """The choices with their positions; those of one index in the order they stand in."""
     ordered: list[tuple[int, int, Object]] = []
     for position, choice in enumerate(choices):
         if not isinstance(choice, dict):
             raise wrong(f"choices[{position}]", "an object", choice)
+        if len(choices) == 1:
+            return ((0, choice),)
         index = choice.get("index")
         ordered.append((index if isinstance(index, int) else position, position, choice))
     ordered.sort(key=lambda entry: entry[:2])
-    items: list[Item] = []
-    for _, position, choice in ordered:
-        _alone(choice, "message", f"choices[{position}]", passing)
-        message = object_of(choice, "message", f"choices[{position}]")
-        _assistant(message, items, "choices[%d].message", position, passing, False)
-    return Turn(
-        "reply",
-        "chat_completions",
-        text_of(fields, "model", ""),
-        items,
-        usage=usage_of(fields, "prompt_tokens", "completion_tokens"),
-    )
+    return [entry[1:] for entry in ordered]
 
 
 def _alone(choice: Object, place: str, path: str, passing: Collection[str]) -> None:
@@ -443,8 +428,74 @@ class _Choice:
                 call.add(object_of(piece, name, path), f"{path}.{name}", bool(call_id))
 
 
-def _message(message: Object, role: Json, items: list[Item], index: int, passing: Collection[str]) -> None:
-    """A message of a request, of any shape, that is not the assistant's."""
+def _transcript(messages: list[Any], items: list[Item], passing: Collection[str]) -> None:
+    """The items of a request's messages.
+
+    An agent sends its whole transcript with every request, so the usual shapes are read here, in few steps: when every key was
+    found and counted, no other can stand beside them. What is shaped otherwise, or is no message, raises or falls through.
+    """
+    left = iter(messages)
+    for message in left:
+        try:
+            role = message["role"]
+            content = message["content"]
+            if len(message) == 3:
+                if role == "tool":
+                    call_id = message["tool_call_id"]
+                    if isinstance(content, str) and isinstance(call_id, str):
+                        result = _new(ResultItem)
+                        result.call_id = call_id
+                        result.content = content
+                        result.is_error = None
+                        result.name = ""
+                        result.parts = ()
+                        items.append(result)
+                        continue
+                elif role == "assistant" and (content is None or isinstance(content, str)):
+                    calls: list[Any] = message["tool_calls"]
+                    if isinstance(calls, list) and len(calls) == 1:
+                        call = calls[0]
+                        function = call["function"]
+                        call_id = call["id"]
+                        name = function["name"]
+                        arguments = function["arguments"]
+                        if (
+                            len(call) == 3
+                            and "type" in call
+                            and isinstance(call_id, str)
+                            and isinstance(name, str)
+                            and isinstance(arguments, str)
+                        ):
+                            if content:
+                                text = _new(TextItem)
+                                text.role = "assistant"
+                                text.text = content
+                                text.parts = ()
+                                items.append(text)
+                            made = _new(CallItem)
+                            made.id = call_id
+                            made.name = name
+                            made.arguments = arguments
+                            items.append(made)
+                            continue
+            elif len(message) == 2 and isinstance(content, str):
+                speaker = _SPEAKERS[role]
+                if content:
+                    items.append(TextItem(speaker, content))
+                continue
+        except (KeyError, TypeError):
+            pass
+        _message(message, items, len(messages) - 1 - length_hint(left), passing)
+
+
+def _message(message: Json, items: list[Item], index: int, passing: Collection[str]) -> None:
+    """A message of a request, of any shape."""
+    if not isinstance(message, dict):
+        raise wrong(f"messages[{index}]", "an object", message)
+    role = message.get("role")
+    if role == "assistant":
+        _assistant(message, items, "messages[%d]", index, passing, True)
+        return
     if role == "tool":
         if not _TOOL_FIELDS.issuperset(message):
             check_fields(message, _TOOL_FIELDS, {}, passing, f"messages[{index}]")
@@ -473,8 +524,7 @@ def _assistant(
 ) -> None:
     """`where % position` is the path; it is put together only for a complaint."""
     content = message.get("content")
-    calls = message.get("tool_calls")
-    alone = "role" in message and "content" in message and len(message) == (2 if calls is None else 3)
+    alone = _BARE_FIELDS.issuperset(message)
     if not alone:
         if not _ASSISTANT_FIELDS.issuperset(message):
             check_fields(message, _ASSISTANT_FIELDS, {}, passing, where % position)
@@ -482,6 +532,8 @@ def _assistant(
             thought = _reasoning(message, where % position)
             if thought:
                 items.append(TextItem("assistant", *joined(thought)))
+        # Most that say more say it in vain.
+        alone = message.get("refusal") is None and message.get("audio") is None and "function_call" not in message
     if alone and isinstance(content, str):
         if content:
             items.append(TextItem("assistant", content))
@@ -496,29 +548,11 @@ def _assistant(
         text, parts = joined([text for text in texts if text])
         if text:
             items.append(TextItem("assistant", text, parts))
+    calls = message.get("tool_calls")
     if calls:
         if not isinstance(calls, list):
             raise wrong(f"{where % position}.tool_calls", "a list", calls)
-        for index, call in enumerate(calls):
-            if not isinstance(call, dict):
-                raise wrong(f"{where % position}.tool_calls[{index}]", "an object", call)
-            try:
-                if len(call) == 3 and "type" in call:
-                    function = call["function"]
-                    call_id = call["id"]
-                    if isinstance(function, dict) and isinstance(call_id, str):
-                        name = function["name"]
-                        arguments = function["arguments"]
-                        if isinstance(name, str) and isinstance(arguments, str):
-                            made = _new(CallItem)
-                            made.id = call_id
-                            made.name = name
-                            made.arguments = arguments
-                            items.append(made)
-                            continue
-            except KeyError:
-                pass  # another shape
-            items.append(_odd_call(call, f"{where % position}.tool_calls[{index}]", passing))
+        _calls(calls, items, where, position, passing)
     if alone:
         return
     legacy = message.get("function_call")
@@ -529,8 +563,33 @@ def _assistant(
         items.append(_called("", legacy, "arguments", path))
 
 
-def _odd_call(call: Object, path: str, passing: Collection[str]) -> CallItem:
+def _calls(calls: list[Any], items: list[Item], where: str, position: int, passing: Collection[str]) -> None:
+    left = iter(calls)
+    for call in left:
+        try:
+            function = call["function"]
+            call_id = call["id"]
+            name = function["name"]
+            arguments = function["arguments"]
+            if (
+                len(call) == 3
+                and "type" in call
+                and isinstance(call_id, str)
+                and isinstance(name, str)
+                and isinstance(arguments, str)
+            ):
+                items.append(CallItem(call_id, name, arguments))
+                continue
+        except (KeyError, TypeError):
+            pass
+        path = f"{where % position}.tool_calls[{len(calls) - 1 - length_hint(left)}]"
+        items.append(_odd_call(call, path, passing))
+
+
+def _odd_call(call: Json, path: str, passing: Collection[str]) -> CallItem:
     """A call that is not the plain function call with everything in its place and nothing beside it."""
+    if not isinstance(call, dict):
+        raise wrong(path, "an object", call)
     if not _CALL_FIELDS.issuperset(call):
         check_fields(call, _CALL_FIELDS, {}, passing, path)
     function = call.get("function")
