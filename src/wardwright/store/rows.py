@@ -189,7 +189,7 @@ def call_hash(tenant: str, call_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little", signed=True)
 
 
-def next_link(writer: str, sequence: int, previous: bytes, receipt: ReceiptRow) -> ChainLink:
+def next_link(writer: str, sequence: int, previous: bytes | bytearray, receipt: ReceiptRow) -> ChainLink:
     """The link after the one with this sequence and hash."""
     before = previous.hex()
     hashed = chain_hash(writer, sequence + 1, before, receipt.id, receipt.at_ms, body_hash(receipt.body))

@@ -86,10 +86,12 @@ CREATE TABLE counter (name BLOB PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROW
 """
 
 # All of a scope is in one place, so that a gate writes one page of it. A cell's first byte says what it is.
-_HEAD: Final = b"\x00"
+# CAUTION: bytearrays, so that names made of them are: for every `bytes` that becomes a column `sqlite3` looks for an adapter, by
+# raising and catching, and that costs more than the column.
+_HEAD: Final = bytearray(b"\x00")
 """`number` is the version; the value holds the time it was written, and the head."""
-_REGISTER: Final = b"\x01"
-_LEDGER: Final = b"\x02"
+_REGISTER: Final = bytearray(b"\x01")
+_LEDGER: Final = bytearray(b"\x02")
 """`number` is the hash of a call that `sessions_of` must find; the table `call` leads to it."""
 
 _INDEX_CHUNK: Final = 1024
@@ -138,10 +140,10 @@ class _Batch:
 
     __slots__ = ("calls", "cells", "end", "receipts", "tags")
 
-    def __init__(self, end: tuple[str, int, bytes]) -> None:
-        self.cells: list[tuple[int, bytes, int | None, bytes]] = []
+    def __init__(self, end: tuple[str, int, bytes | bytearray]) -> None:
+        self.cells: list[tuple[int, bytearray, int | None, bytearray]] = []
         self.calls: list[tuple[int, int]] = []
-        self.receipts: list[tuple[int, bytes, int, bytes, bytes, bytes, bytes]] = []
+        self.receipts: list[tuple[int, bytearray, int, bytes | bytearray, bytearray, bytearray, bytearray]] = []
         self.tags: dict[int, list[str]] = {}
         """Those of its receipts."""
         self.end = end
@@ -151,10 +153,9 @@ class _Batch:
         writer, last, previous = self.end
         link = rows.next_link(writer, last, previous, receipt)
         sequence = link.sequence
-        hashed = bytes.fromhex(link.hash)
-        self.receipts.append(
-            (sequence, rows.key(receipt.id), receipt.at_ms, previous, hashed, rows.key(receipt.scope), payload)
-        )
+        hashed = bytearray.fromhex(link.hash)
+        receipt_id, scope = bytearray(rows.key(receipt.id)), bytearray(rows.key(receipt.scope))
+        self.receipts.append((sequence, receipt_id, receipt.at_ms, previous, hashed, scope, bytearray(payload)))
         self.tags[sequence] = tags
         self.end = (writer, sequence, hashed)
         return link
@@ -190,7 +191,7 @@ class SqliteStore:
         self._upkeep = Upkeep(self.maintain, _UPKEEP_EVERY) if upkeep else None
         self._changes = -1
         """SQLite's own count of what other connections wrote, when `_end` and `_places` were true."""
-        self._end = ("", 0, b"")
+        self._end: tuple[str, int, bytes | bytearray] = ("", 0, b"")
         self._places: dict[str, tuple[int, int]] = {}
         """Id and version of scopes, so that a commit need not look for them."""
         self._recent: dict[int, list[str]] = {}
@@ -513,21 +514,21 @@ class SqliteStore:
             # The next commit of the batch is checked against it; should the batch fail, all places are forgotten.
             self._places[scope] = (number, version)
             add = batch.cells.append
-            add((number, _HEAD, version, rows.dump_head(delta.at_ms, change.head)))
-            removed: list[tuple[int, bytes]] = []
+            add((number, _HEAD, version, bytearray(rows.dump_head(delta.at_ms, change.head))))
+            removed: list[tuple[int, bytearray]] = []
             for (rule, sub), value in change.registers.items():
                 name = _register_name(rule) + rows.key(sub)
                 if value is None:
                     removed.append((number, name))
                 else:
-                    add((number, name, None, rows.dump(value)))
+                    add((number, name, None, bytearray(rows.dump(value))))
             for name, entry in change.ledger.items():
                 call = None
                 if entry.status != "observed":
                     call = rows.ruled_call(scope, name, entry)
                     if call is not None:
                         batch.calls.append((call, number))
-                add((number, _LEDGER + rows.key(name), call, rows.dump([*entry])))
+                add((number, _LEDGER + rows.key(name), call, bytearray(rows.dump([*entry]))))
             if removed:
                 # A later commit may set it again, an earlier one may have set it: the order must stay.
                 batch.flush(connection)
@@ -1002,7 +1003,7 @@ class SqliteStore:
 
 
 @lru_cache(maxsize=4_096)
-def _register_name(rule: str) -> bytes:
+def _register_name(rule: str) -> bytearray:
     """How the names of a rule's registers begin."""
     plain = rows.key(rule)
     return _REGISTER + len(plain).to_bytes(4, "big") + plain
