@@ -6,7 +6,7 @@ It gives the ruling and the delta; who serves commits the delta before anything 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 from operator import attrgetter
@@ -23,7 +23,6 @@ from wardwright.history import (
     Observed,
     Registers,
     ScopeDelta,
-    ScopeKind,
     scope_key,
 )
 from wardwright.history.observer import MAX_PINNED
@@ -42,7 +41,7 @@ from wardwright.history.requests import (
 from wardwright.policy.arbitrate import arbitrate, transformed
 from wardwright.policy.compile import ModelPlan, Plan
 from wardwright.policy.evaluate import BOUND, Run, answered, bound_routes, evaluate, set_aside, unwind
-from wardwright.policy.rules import Ruling
+from wardwright.policy.rules import CallRuling, Ruling
 from wardwright.wire.turn import ResultItem, Turn
 
 JUDGED = "judged"
@@ -50,7 +49,11 @@ JUDGED = "judged"
 MAX_LAST_IDS = 64
 """Call ids of a released reply that the next transcript is compared with, to note what it leaves out."""
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
-_REPEATED = attrgetter("repeat")
+
+# Of the facts or calls of a gate, without a loop of our own.
+_REPEATED: Callable[[ToolFact], bool] = attrgetter("repeat")
+_INVALID: Callable[[ToolFact], bool] = attrgetter("invalid_arguments")
+_CALL_ID: Callable[[CallRuling], str] = attrgetter("call_id")
 
 
 def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
@@ -60,7 +63,7 @@ def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
 
 def model_plan(plan: Plan, turn: Turn) -> ModelPlan:
     """The part of the plan that governs a turn's model."""
-    found = plan.models.get(turn.model) or plan.model(turn.model)
+    found = plan.model(turn.model)
     if found is None:
         raise GovernanceUnavailable(f"No plan governs model '{turn.model}'.")
     return found
@@ -69,7 +72,7 @@ def model_plan(plan: Plan, turn: Turn) -> ModelPlan:
 def govern(plan: Plan, registers: Registers, turn: Turn, now: int) -> tuple[Ruling, Delta]:
     """Rules on one turn at one gate. Reads nothing but its arguments and changes none of them."""
     try:
-        part = model_plan(plan, turn)
+        part = plan.models.get(turn.model) or model_plan(plan, turn)
         key = scope_key("session_id", turn.caller)
         session = registers.scopes.get(key, EMPTY_SCOPE)
         return _decide(part, registers, turn, part.observer.observe(turn, session, registers.key), now, key)
@@ -129,20 +132,34 @@ def _decide(
     run = Run(part, registers, turn, observed, now, session_key)
     evaluate(run)
     ruling = arbitrate(run)
-    through = (ruling.decision == "allow" and not ruling.reask) or passes(ruling)
+    through = not run.findings or passes(ruling)
     if run.conditional:
         unwind(run, through)
-    gate = run.gate
+    gate, session, plan_hash = run.gate, run.session, part.plan_hash
+    old = session.state.head
+    # The changed surface is an event once, when a request with it passes.
+    event = old.event + (run.events if through else run.events - observed.surface_changed)
+    since = old.since_ms or now
+    plan_since = old.plan_since_ms if old.plan_hash == plan_hash else now
     if gate == "request":
         ruling.request = observed.transcript_digest
-    elif gate == "reply" and through and part.wider:
-        answered(run)
+        head = _asked(run, ruling, through, event, since, plan_since)
+    elif gate == "reply":
+        if through and part.wider:
+            answered(run)
+        head = _replied(run, ruling, through, event, since, plan_since)
+    else:
+        head = old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
     ruling.states = states = dict(part.initial)
     for name in run.touched:
         state = states[name] = run.state(name, -1)
         if state not in part.machines[name].states:
             ruling.notes = (*ruling.notes, "unknown_state")
-    return ruling, _delta(run, ruling, through)
+    ledger = observed.ledger and _ledger(run, ruling, through)
+    scopes = (ScopeDelta(session.key, "session_id", session.state.version, head, session.changes, ledger),)
+    if part.wider:
+        scopes += tuple(_wider(run, head))
+    return ruling, Delta(now, scopes, tuple(filterfalse(_REPEATED, observed.facts)))
 
 
 def passes(ruling: Ruling) -> bool:
@@ -158,49 +175,21 @@ def passes(ruling: Ruling) -> bool:
     return "require_approval" not in statuses and ("allow" in statuses or ruling.gate == "result")
 
 
-def _delta(run: Run, ruling: Ruling, through: bool) -> Delta:
-    session, observed, gate = run.session, run.observed, run.gate
-    old = session.state.head
-    # The changed surface is an event once, when a request with it passes.
-    event = old.event + (run.events if through else run.events - run.offset)
-    since, plan_since = old.since_ms or run.now, _since(old, run)
-    if gate == "request":
-        head = _asked(run, ruling, through, event, since, plan_since)
-    elif gate == "reply":
-        head = _replied(run, ruling, through, event, since, plan_since)
-    else:
-        head = old._replace(event=event, since_ms=since, plan_hash=run.plan.plan_hash, plan_since_ms=plan_since)
-    ledger = observed.ledger and _ledger(run, ruling, through)
-    scopes = (ScopeDelta(session.key, "session_id", session.state.version, head, session.changes, ledger),)
-    if run.plan.wider:
-        scopes += tuple(_wider(run, head))
-    return Delta(run.now, scopes, tuple(filterfalse(_REPEATED, observed.facts)))
-
-
 def _wider(run: Run, head: Head) -> Iterator[ScopeDelta]:
     """What changes in the scopes beside the session's."""
     session = run.session
-    for scope in run.scopes.values():
-        if scope is session:
-            continue
+    for kind in run.plan.wider:
+        scope = run.scopes[kind]
         old = scope.state.head
         moved = old._replace(
             turn=head.turn - session.turn + scope.turn,
             event=head.event - session.event + scope.event,
             since_ms=old.since_ms or run.now,
             plan_hash=head.plan_hash,
-            plan_since_ms=_since(old, run),
+            plan_since_ms=old.plan_since_ms if old.plan_hash == head.plan_hash else run.now,
         )
         if scope.changes or moved != old:
-            yield ScopeDelta(scope.key, _kind(scope.kind), scope.state.version, moved, scope.changes)
-
-
-def _kind(kind: str) -> ScopeKind:
-    return kind  # pyright: ignore[reportReturnType]
-
-
-def _since(head: Head, run: Run) -> int:
-    return head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
+            yield ScopeDelta(scope.key, kind, scope.state.version, moved, scope.changes)
 
 
 def _asked(run: Run, ruling: Ruling, through: bool, event: int, since: int, plan_since: int) -> Head:
@@ -257,7 +246,7 @@ def _replied(run: Run, ruling: Ruling, through: bool, event: int, since: int, pl
             flags |= record.flags
     if flags & BOUND_BY_REPLY or ruling.binds_next:
         _bind(run, ruling, flags)
-    failed = [fact.raw_name for fact in observed.facts if fact.invalid_arguments]
+    failed = [fact.raw_name for fact in invalid] if (invalid := list(filter(_INVALID, observed.facts))) else ()
     if (failed or ruling.bundles) and observed.answers:
         _record_reply(run, ruling, failed)
     # Not by `_replace`, which takes six times as long.
@@ -288,7 +277,10 @@ def _replied(run: Run, ruling: Ruling, through: bool, event: int, since: int, pl
 
 
 def _last_ids(ruling: Ruling) -> tuple[str, ...]:
-    return tuple([call.call_id for call in ruling.calls if call.status == "allow"][:MAX_LAST_IDS])
+    calls: Sequence[CallRuling] = ruling.calls
+    if ruling.decision != "allow":
+        calls = [call for call in calls if call.status == "allow"]
+    return tuple(map(_CALL_ID, calls[:MAX_LAST_IDS]))
 
 
 def _changed(old: Head, observed: Observed) -> tuple[str, ...]:

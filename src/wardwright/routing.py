@@ -7,8 +7,7 @@ left out is always named with its reason: nothing is made to fit by dropping too
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from wardwright.policy.compile import Target
 from wardwright.policy.rules import Route
@@ -22,8 +21,7 @@ breaker_open: its provider failed too often and is given a rest"""
 BYTES_PER_TOKEN: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Targets to ask, in turn, and those left out."""
 
     order: tuple[Target, ...]
@@ -53,7 +51,7 @@ def choose(
     allowed = route.allowed
     order: list[Target] = []
     skipped: list[Mapping[str, str]] = []
-    for target in _ordered(targets, route):
+    for target in _ordered(targets, route.prefer) if route.prefer else targets:
         reason: SkipReason | None = None
         if (route.model and target.model != route.model) or (allowed is not None and target.model not in allowed):
             reason = "route"
@@ -83,9 +81,7 @@ def narrowed(before: Route, by: Route) -> Route | None:
     return Route(allowed, model, by.prefer or before.prefer)
 
 
-def _ordered(targets: Sequence[Target], route: Route) -> Sequence[Target]:
+def _ordered(targets: Sequence[Target], prefer: Sequence[str]) -> Sequence[Target]:
     """Preferred models first; else, also within an allow-list, the order of the file is the order of fallback."""
-    if not route.prefer:
-        return targets
-    ranks = {model: rank for rank, model in enumerate(route.prefer)}
+    ranks = {model: rank for rank, model in enumerate(prefer)}
     return sorted(targets, key=lambda target: ranks.get(target.model, len(ranks)))

@@ -54,7 +54,7 @@ def arbitrate(run: Run) -> Ruling:
         run.plan.plan_hash,
         observed.phase,
         notes=tuple(observed.notes),
-        bundles=tuple(run.attached),
+        bundles=run.attached,
         facts=run.facts,
         considered=tuple(run.considered),
     )

@@ -115,10 +115,9 @@ NOTHING: Final[frozenset[str]] = frozenset()
 class ScopeRun:
     """One scope while a gate is judged: the loaded state under the changes so far."""
 
-    __slots__ = ("changes", "event", "key", "kind", "registers", "state", "turn")
+    __slots__ = ("changes", "event", "key", "registers", "state", "turn")
 
-    def __init__(self, kind: str, key: str, state: ScopeState) -> None:
-        self.kind = kind
+    def __init__(self, key: str, state: ScopeState) -> None:
         self.key = key
         self.state = state
         _, head, self.registers, _ = state
@@ -136,62 +135,66 @@ class ScopeRun:
         self.changes[key] = value
 
 
-class Run:
+class Seldom:
+    """What most gates never need: it is as it stands here until a run needs one of its own."""
+
+    asked: dict[tuple[str, ...], int] | None = None
+    """How often an approval of the same was asked for."""
+    attached: tuple[str, ...] = ()
+    """Bundles whose rules are judged too."""
+    clashes: list[tuple[str, str]] | None = None
+    """Rules that would move one machine to different states."""
+    counted: set[tuple[RegisterKey, int]] | None = None
+    endings: list[tuple[int, ToolSequence]] | None = None
+    """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
+    history_hits: dict[str, list[int]] | None = None
+    indexed: Shelves | None = None
+    refused: set[int] | frozenset[int] = frozenset()
+    """Facts that some rule refuses."""
+    shown: dict[str, Any] | None = None
+    started: dict[RegisterKey, list[int]] | None = None
+    """Sequences and states begun by calls of a reply: what came before does not end them."""
+    text_hits: tuple[str, ...] = ()
+
+
+class Run(Seldom):
     """One gate being judged. Made by `gateway.govern`, read by `arbitrate`, thrown away."""
 
     __slots__ = (
         "active",
-        "asked",
-        "attached",
-        "clashes",
         "conditional",
         "considered",
-        "counted",
         "ending",
-        "endings",
         "events",
         "facts",
         "findings",
         "first_word",
         "gate",
-        "history_hits",
-        "indexed",
         "issued",
         "moves",
         "now",
         "observed",
-        "offset",
         "offsets",
         "plan",
-        "refused",
         "scopes",
         "secret",
         "session",
         "settling",
-        "shown",
-        "started",
-        "text_hits",
         "touched",
         "turn",
         "words",
     )
 
+    active: tuple[RuleSet, ...]
+    """The rules that are judged: the plan's own, and of every bundle that is attached."""
     facts: tuple[ToolFact, ...]
-    """The current events, then the declared tools. Set by `evaluate`."""
-    clashes: list[tuple[str, str]]
-    """Rules that would move one machine to different states."""
+    """The current events, then the declared tools."""
     ending: list[ToolSequence]
     """What the fact being judged ends …"""
     settling: list[ToolSequence | Budget]
     """… and what it starts or uses, unless it is refused."""
     conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]]
     """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
-    endings: list[tuple[int, ToolSequence]]
-    """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
-    started: dict[RegisterKey, list[int]] | None
-    """Sequences and states begun by calls of a reply: what came before does not end them."""
-    asked: dict[tuple[str, ...], int] | None
-    """How often an approval of the same was asked for."""
     touched: frozenset[str]
     """Machines that have left their initial state."""
     words: int
@@ -200,10 +203,8 @@ class Run:
     """… the last number given to any, so that what begins now is ended by none that was said before …"""
     first_word: int
     """… and of the first word that is new here, or was in the request that a reply answers."""
-    offset: int
-    """Events of this gate before its first fact …"""
     offsets: list[int]
-    """… up to each fact …"""
+    """Events of this gate up to each fact …"""
     events: int
     """… and all of them."""
 
@@ -218,56 +219,52 @@ class Run:
         self.secret = registers.key
         loaded = registers.scopes
         key = session_key or scope_key("session_id", turn.caller)
-        self.session = session = ScopeRun("session_id", key, loaded.get(key, EMPTY_SCOPE))
+        state = loaded.get(key, EMPTY_SCOPE)
+        self.session = session = ScopeRun(key, state)
         self.scopes: dict[str, ScopeRun] = {"session_id": session}
         for kind in plan.wider:
             key = scope_key(kind, turn.caller)
-            self.scopes[kind] = ScopeRun(kind, key, loaded.get(key, EMPTY_SCOPE))
+            self.scopes[kind] = ScopeRun(key, loaded.get(key, EMPTY_SCOPE))
         self.findings: list[Finding] = []
-        facts = observed.facts
-        self.considered: list[tuple[str, ...]] = [()] * len(facts)
-        self.attached: list[str] = []
-        self.active: tuple[RuleSet, ...] = plan.alone
-        self.clashes = []
+        self.active = plan.alone
         self.moves: list[tuple[int, int, Rule, int]] = []
         self.ending = []
         self.settling = []
         self.conditional = []
-        self.endings = []
-        self.refused: set[int] = set()
-        self.text_hits: tuple[str, ...] = ()
-        # Most gates need none of these.
-        self.started = None
-        self.counted: set[tuple[RegisterKey, int]] | None = None
-        self.asked = None
-        self.history_hits: dict[str, list[int]] | None = None
-        self.shown: dict[str, Any] | None = None
-        self.indexed: Shelves | None = None
         self.touched = NOTHING
         for machine_id, scope, register in plan.holders:
             if self.scopes[scope].registers.get(register) is not None:
                 self.touched |= {machine_id}
-        head = session.state.head
+        head = state.head
         self.words = head.user_turns
-        self.issued = spoken = head.spoken
-        self.first_word = spoken + 1
+        self.issued = head.spoken
         if observed.answers:
             record = observed.answers[-1]
             self.first_word = record.first_word
             if record.words > self.words:
                 self.words = record.words
+        else:
+            self.first_word = head.spoken + 1
+        facts = observed.facts
+        self.considered: list[tuple[str, ...]] = [()] * len(facts)
+        event = head.event
         offset = 1 if observed.surface_changed else 0
-        self.offset = offset
         offsets: list[int] = []
         self.offsets = offsets
-        if facts:
-            event = session.event
-            for fact in facts:
-                if not fact.repeat:
-                    offset += 1
-                    fact.ordinal = event + offset
-                offsets.append(offset)
+        for fact in facts:
+            if not fact.repeat:
+                offset += 1
+                fact.ordinal = event + offset
+            offsets.append(offset)
         self.events = offset
+        if turn.gate == "request":
+            self.facts = (*facts, *(_surface(observed) if observed.changed else observed.surface.facts))
+        else:
+            self.facts = tuple(facts)
+            for name in observed.bundles:
+                if name in plan.bundles:
+                    self.attached += (name,)
+                    self.active += (plan.bundles[name],)
 
     # where we are
 
@@ -381,12 +378,18 @@ class Run:
         if action.transition_to:
             self.moves.append((-rule.priority, rule.order, rule, index))
         if action.bundle and action.bundle not in self.attached:
-            self.attached.append(action.bundle)
+            self.attached += (action.bundle,)
         if lifted:
             return False
         if name in REFUSING and index >= 0:
-            self.refused.add(index)
+            self.refuse(index)
         return True
+
+    def refuse(self, index: int) -> None:
+        if isinstance(self.refused, set):
+            self.refused.add(index)
+        else:
+            self.refused = {index}
 
     def fail(self, rule: Rule, index: int, error: Exception) -> None:
         """E3: a rule that raised."""
@@ -413,7 +416,7 @@ class Run:
             )
         )
         if rule.mode == "enforce" and index >= 0:
-            self.refused.add(index)
+            self.refuse(index)
 
     def exempt(self, rule: Rule, fact: ToolFact | None) -> str:
         caller = self.turn.caller
@@ -466,6 +469,8 @@ class Run:
             ending, self.ending = self.ending, []
             for rule in ending if passed else ():
                 if self.gate == "reply":
+                    if self.endings is None:
+                        self.endings = []
                     self.endings.append((index, rule))
                 else:
                     self.end(rule, index)
@@ -544,6 +549,8 @@ class Run:
         for _, _, rule, index in sorted(self.moves, key=lambda move: move[:2]):
             first = taken.setdefault(rule.machine, (rule, index))[0]
             if first.action.transition_to != rule.action.transition_to:
+                if self.clashes is None:
+                    self.clashes = []
                 self.clashes.append((first.id, rule.id))
         self.moves.clear()
         for machine_id, (rule, index) in taken.items():
@@ -610,33 +617,25 @@ class Run:
 
 def evaluate(run: Run) -> None:
     """Judges everything at this gate. Findings and changes are left on `run`."""
-    plan, gate, observed = run.plan, run.gate, run.observed
-    facts = observed.facts
-    if gate == "request":
-        run.facts = (*facts, *(_surface(observed) if observed.changed else observed.surface.facts))
-    else:
-        run.facts = tuple(facts)
-        for name in observed.bundles:
-            if name in plan.bundles:
-                run.attached.append(name)
-                run.active += (plan.bundles[name],)
-    watch = plan.watch
-    if watch is not None and gate != "reply":
+    watch = run.plan.watch
+    if watch is not None and run.gate != "reply":
         _index(run)
     if run.touched:
-        run.pass_time(0 if facts else -1)
+        run.pass_time(0 if run.observed.facts else -1)
     judged = run.active
-    _judge(run, judged)
+    _judge(run, judged, True)
     if run.attached:
-        fresh = tuple([plan.bundles[name] for name in run.attached if plan.bundles[name] not in judged])
+        bundles = run.plan.bundles
+        fresh = tuple([bundles[name] for name in run.attached if bundles[name] not in judged])
         if fresh:
             run.active += fresh
-            _judge(run, fresh)
-    for index, rule in run.endings:
-        if index not in run.refused:
-            run.end(rule, index)
-    if watch is not None and gate == "reply":
-        for index, fact in enumerate(facts):
+            _judge(run, fresh, False)
+    if run.endings is not None:
+        for index, rule in run.endings:
+            if index not in run.refused:
+                run.end(rule, index)
+    if watch is not None and run.gate == "reply":
+        for index, fact in enumerate(run.facts):
             if fact.source == "assistant_tool_call" and not fact.repeat and index not in run.refused:
                 carry(run.shelves(), watch, fact)
 
@@ -698,9 +697,9 @@ def answered(run: Run) -> None:
                     scope.put((rule.key, ""), None)
 
 
-def _judge(run: Run, rulesets: tuple[RuleSet, ...]) -> None:
+def _judge(run: Run, rulesets: tuple[RuleSet, ...], first: bool) -> None:
+    """`first`: the plan's own rules are among them."""
     plan, gate, observed = run.plan, run.gate, run.observed
-    first = rulesets[0] is plan.rules
     allowed: tuple[AllowedTools, ...] = ()
     withdrawn: Withdrawn | None = None
     if gate == "request":
@@ -944,15 +943,10 @@ def _texts(run: Run, rules: RuleSet) -> None:
 def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> Sequence[Any]:
     """The rules of a set that occur in what they read: in a text as it is written, or as it reads."""
     roles = one.roles
-    forms: list[str] = []
     try:
-        for role, text in texts:
-            if role in roles:
-                forms.append(text)
-                if not text.isascii():
-                    plain = _as_read(text)
-                    if plain != text:
-                        forms.append(plain)
+        forms = [text for role, text in texts if role in roles]
+        if not all(map(str.isascii, forms)):
+            forms += [plain for text in forms if not text.isascii() and (plain := _as_read(text)) != text]
         found = one.patterns.search_all(forms)
     except Exception as error:  # noqa: BLE001
         # INVARIANT: E3, a search that fails blocks, naming every rule it was for.
@@ -1152,7 +1146,7 @@ def _withdrawn(run: Run, rule_id: str, index: int) -> None:
     finding.call_id = fact.tool_call_id
     finding.evidence = {"withdrawn": True}
     run.findings.append(finding)
-    run.refused.add(index)
+    run.refuse(index)
 
 
 # counting
