@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final, TypeAlias
 
 from wardwright.facts import digest, text_digest
@@ -19,7 +20,9 @@ from wardwright.history import Head, goes_on, scope_key
 from wardwright.wire.turn import Caller, CallItem, Item, ResultItem, Turn
 
 REMEMBERED: Final = 50_000
-"""Call ids whose session is known without asking the store."""
+"""Call ids whose session is known without asking the store …"""
+FORGOTTEN: Final = 500
+"""… and how many of the oldest are forgotten at a time."""
 ALIKE: Final = 8
 """Sessions that are remembered with the same call id."""
 COMPARED: Final = 16
@@ -42,6 +45,11 @@ class Sessions:
     async def join(self, caller: Caller, turn: Turn) -> Caller:
         """The caller, in the session its transcript belongs to; `session_id` is what the header said, or empty."""
         claimed = caller.session_id
+        if claimed:
+            # As it usually is: the newest call passed in this session, and in no other.
+            newest = _newest(turn.items)
+            if newest is None or (newest and self._known.get((caller.tenant, newest)) == (claimed,)):
+                return caller
         shown: dict[str, CallItem | ResultItem] = {}
         for item in turn.items:
             if isinstance(item, CallItem):
@@ -138,10 +146,31 @@ class Sessions:
         """These calls have passed in this session."""
         known = self._known
         for one in call_ids:
-            before = known.get((tenant, one), ())
-            known[tenant, one] = (*(other for other in before if other != session_id), session_id)[-ALIKE:]
-        while len(known) > REMEMBERED:
-            del known[next(iter(known))]
+            before = known.get((tenant, one))
+            if before is None:
+                known[tenant, one] = (session_id,)
+            else:
+                known[tenant, one] = (*(other for other in before if other != session_id), session_id)[-ALIKE:]
+        if len(known) > REMEMBERED:
+            # Many at once: a dict looks for its first entry among all that were taken out in front of it.
+            for key in [*islice(known, len(known) - REMEMBERED + FORGOTTEN)]:
+                del known[key]
+
+
+def _newest(items: Sequence[Item]) -> str | None:
+    """The id of the last call, if every result behind it answers a call that is shown. None: there are neither calls nor results.
+    Empty: that takes a longer look."""
+    newest = ""
+    behind: set[str] = set()
+    for item in reversed(items):
+        if isinstance(item, CallItem):
+            newest = newest or item.id
+            behind.discard(item.id)
+            if not behind:
+                return newest
+        elif isinstance(item, ResultItem) and not newest:
+            behind.add(item.call_id)
+    return "" if newest or behind else None
 
 
 def _named(scope: str) -> str:
