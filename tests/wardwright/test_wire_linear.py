@@ -24,13 +24,14 @@ def test_look_around_is_refused() -> None:
         compile_pattern("(?=a)b")
 
 
-def test_a_set_that_gives_up_falls_back_to_single_searches() -> None:
+@pytest.mark.parametrize("answer", [[], None])
+def test_a_set_that_gives_up_falls_back_to_single_searches(answer: list[int] | None) -> None:
     """G19: the answer of an engine that failed is not believed."""
     patterns = PatternSet([("secret", True), ("other", True)])
 
     class GivesUp:
-        def Match(self, text: bytes) -> list[int]:
-            return []
+        def Match(self, text: bytes) -> list[int] | None:
+            return answer
 
     patterns._set = GivesUp()
     assert patterns.search("a SECRET") == [0]

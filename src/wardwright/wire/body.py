@@ -53,7 +53,7 @@ _WORDS: Final[Mapping[type, str]] = {
 
 def read(body: bytes | bytearray | memoryview | str | dict[str, Any]) -> Object:
     """The JSON object in `body`; an object already read passes as it is."""
-    value = body if isinstance(body, dict) else read_any(body)
+    value = read_any(body)
     if isinstance(value, dict):
         return value
     raise wrong("", "an object", value)

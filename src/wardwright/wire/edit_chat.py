@@ -254,7 +254,8 @@ def _assistant(message: Object, item: int, choice: Object | None) -> Generator[_
 
 def _count(message: Object) -> int:
     calls = message.get("tool_calls")
-    return (len(calls) if isinstance(calls, list) else 0) + (message.get("function_call") is not None)
+    count = len(calls) if isinstance(calls, list) else 0
+    return count if message.get("function_call") is None else count + 1
 
 
 def _thoughts(message: Object) -> list[Slot]:
@@ -327,7 +328,8 @@ def keep_calls(
         found = 0
         for choice in objects(reply.get("choices")):
             message = choice.get("message")
-            found += _count(message) if isinstance(message, dict) else 0
+            if isinstance(message, dict):
+                found += _count(message)
         if found == len(calls):
             if change is not None:
                 rewrite(reply, change)

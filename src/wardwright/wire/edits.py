@@ -258,9 +258,10 @@ def parsed_arguments(arguments: str) -> Object:
 
 def nothing_to_do(calls: Sequence[JudgedCall], more_rename: Mapping[str, str]) -> bool:
     """Whether all calls may pass as they are."""
-    if more_rename:
-        return False
-    return all(call.status == "allow" and call.call_id == call.provider_id for call in calls)
+    for call in calls:
+        if call.status != "allow" or call.call_id != call.provider_id:
+            return False
+    return not more_rename
 
 
 def kept_ids(calls: Sequence[JudgedCall], more_rename: Mapping[str, str]) -> dict[int, str]:

@@ -82,14 +82,10 @@ def _enclosed(pattern: str, ignore_case: bool) -> str:
     return f"{opening}{pattern})"
 
 
-def _clean(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
 class PatternSet:
     """Many patterns, one pass. Each is (pattern, ignore_case)."""
 
-    __slots__ = ("_set", "_single", "size")
+    __slots__ = ("_nothing", "_set", "_single", "size")
 
     def __init__(self, patterns: Sequence[tuple[str, bool]]) -> None:
         self.size = len(patterns)
@@ -103,21 +99,24 @@ class PatternSet:
         except re2.error:
             together = None  # too much together: they are tried one by one
         self._set: Any = together
+        self._nothing = [self.size]
+        """The answer when no pattern occurs but the one that always does."""
 
     def search(self, text: str) -> list[int]:
         """Indexes of the patterns that occur in `text`."""
-        found: list[int] = self._set.Match(_clean(text)) if self._set is not None else []
-        size = self.size
-        if len(found) == 1 and found[0] == size:
+        clean = text.encode("utf-8", "replace")
+        # None is what the engine says when it gave up.
+        found: list[int] = (self._set.Match(clean) or []) if self._set is not None else []
+        if found == self._nothing:
             return []
-        if size in found:
-            return sorted(index for index in found if index != size)
-        clean = _clean(text).decode()
-        return [index for index, pattern in enumerate(self._single) if pattern.search(clean) is not None]
+        if self.size in found:
+            return sorted(index for index in found if index != self.size)
+        whole = clean.decode()
+        return [index for index, pattern in enumerate(self._single) if pattern.search(whole) is not None]
 
     def search_all(self, texts: Iterable[str]) -> set[int]:
         hits: set[int] = set()
         for text in texts:
-            if text:
-                hits.update(self.search(text))
+            if text and (found := self.search(text)):
+                hits.update(found)
         return hits
