@@ -112,10 +112,12 @@ _RECEIPT: Final = (
 class _Seat:
     """A connection with its lock: one thread at a time."""
 
-    __slots__ = ("connection", "lock")
+    __slots__ = ("connection", "cursor", "lock")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self.cursor = connection.cursor()
+        """For statements that end at once: a connection makes a new one for each."""
         self.lock = threading.Lock()
 
 
@@ -160,9 +162,9 @@ class _Batch:
         self.end = (writer, sequence, hashed)
         return link
 
-    def flush(self, connection: sqlite3.Connection) -> None:
+    def flush(self, cursor: sqlite3.Cursor) -> None:
         if self.cells:
-            connection.executemany("INSERT OR REPLACE INTO cell VALUES (?, ?, ?, ?)", self.cells)
+            cursor.executemany("INSERT OR REPLACE INTO cell VALUES (?, ?, ?, ?)", self.cells)
             self.cells = []
 
 
@@ -423,7 +425,7 @@ class SqliteStore:
             try:
                 self._take_turn()
                 try:
-                    outcomes = self._commit_batch(seat.connection, commits, packed)
+                    outcomes = self._commit_batch(seat.cursor, commits, packed)
                 finally:
                     self._end_turn()
             except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
@@ -434,31 +436,31 @@ class SqliteStore:
 
     def _commit_batch(
         self,
-        connection: sqlite3.Connection,
+        cursor: sqlite3.Cursor,
         commits: Sequence[Commit],
         packed: Sequence[tuple[list[str], bytes] | None],
     ) -> list[ChainLink | VersionConflict | SealedMissing | None]:
-        execute = connection.execute
+        execute = cursor.execute
         outcomes: list[ChainLink | VersionConflict | SealedMissing | None] = []
         execute("BEGIN IMMEDIATE")
         try:
-            self._forget_if_changed(connection)
+            self._forget_if_changed(cursor)
             batch = _Batch(self._end)
             for commit, made in zip(commits, packed, strict=True):
                 receipt = commit.receipt
                 try:
-                    numbers = self._check(connection, commit)
+                    numbers = self._check(cursor, commit)
                 except (VersionConflict, SealedMissing) as error:
                     outcomes.append(error)
                     continue
-                self._gather(connection, commit, numbers, batch)
+                self._gather(cursor, commit, numbers, batch)
                 outcomes.append(None if receipt is None or made is None else batch.append(receipt, *made))
-            self._write(connection, batch)
+            self._write(cursor, batch)
             execute("COMMIT")
         except BaseException:
             # What is in the file is only certain when read again.
             self._changes = -1
-            if connection.in_transaction:
+            if cursor.connection.in_transaction:
                 execute("ROLLBACK")
             raise
         self._end = batch.end
@@ -469,26 +471,26 @@ class SqliteStore:
         self._recent.update(batch.tags)
         return outcomes
 
-    def _forget_if_changed(self, connection: sqlite3.Connection) -> None:
+    def _forget_if_changed(self, cursor: sqlite3.Cursor) -> None:
         """Scopes and the end of the chain are as this connection left them, unless another one has written since."""
-        changes = connection.execute("PRAGMA data_version").fetchone()[0]
+        changes = cursor.execute("PRAGMA data_version").fetchone()[0]
         if changes != self._changes:
             self._places.clear()
-            self._end = self._chain_row(connection, "writer, sequence, hash")
+            self._end = self._chain_row(cursor, "writer, sequence, hash")
             self._changes = changes
 
-    def _check(self, connection: sqlite3.Connection, commit: Commit) -> list[int | None]:
+    def _check(self, cursor: sqlite3.Cursor, commit: Commit) -> list[int | None]:
         """Everything that can refuse a commit, before anything is written: so one of a batch can fail alone. The scopes' ids."""
         numbers: list[int | None] = []
         for change in commit.delta.scopes:
-            number, version = self._places.get(change.scope) or self._place(connection, change.scope)
+            number, version = self._places.get(change.scope) or self._place(cursor, change.scope)
             if version != change.base_version:
                 raise VersionConflict(
                     f"scope {change.scope!r} is at version {version}, was judged at {change.base_version}"
                 )
             numbers.append(number)
         for scope, name in commit.unseal:
-            row = connection.execute(
+            row = cursor.execute(
                 "SELECT 1 FROM sealed WHERE scope = ? AND name = ? AND expires_at_ms > ?",
                 (rows.key(scope), rows.key(name), commit.delta.at_ms),
             ).fetchone()
@@ -497,19 +499,19 @@ class SqliteStore:
         return numbers
 
     @staticmethod
-    def _place(connection: sqlite3.Connection, scope: str) -> tuple[int | None, int]:
-        return connection.execute(
+    def _place(cursor: sqlite3.Cursor, scope: str) -> tuple[int | None, int]:
+        return cursor.execute(
             "SELECT id, number FROM scope JOIN cell ON cell.scope = id AND name = x'00' WHERE key = ?",
             (rows.key(scope),),
         ).fetchone() or (None, 0)
 
-    def _gather(self, connection: sqlite3.Connection, commit: Commit, numbers: list[int | None], batch: _Batch) -> None:
+    def _gather(self, cursor: sqlite3.Cursor, commit: Commit, numbers: list[int | None], batch: _Batch) -> None:
         """What a commit that stands will write. Rare things are written at once."""
         delta = commit.delta
         for change, number in zip(delta.scopes, numbers, strict=True):
             scope = change.scope
             if number is None:
-                number = cast("int", connection.execute(_NEW_SCOPE, (rows.key(scope),)).lastrowid)
+                number = cast("int", cursor.execute(_NEW_SCOPE, (rows.key(scope),)).lastrowid)
             version = change.base_version + 1
             # The next commit of the batch is checked against it; should the batch fail, all places are forgotten.
             self._places[scope] = (number, version)
@@ -531,33 +533,33 @@ class SqliteStore:
                 add((number, _LEDGER + rows.key(name), call, bytearray(rows.dump([*entry]))))
             if removed:
                 # A later commit may set it again, an earlier one may have set it: the order must stay.
-                batch.flush(connection)
-                connection.executemany("DELETE FROM cell WHERE scope = ? AND name = ?", removed)
+                batch.flush(cursor)
+                cursor.executemany("DELETE FROM cell WHERE scope = ? AND name = ?", removed)
         for scope, name in commit.unseal:
-            connection.execute("DELETE FROM sealed WHERE scope = ? AND name = ?", (rows.key(scope), rows.key(name)))
+            cursor.execute("DELETE FROM sealed WHERE scope = ? AND name = ?", (rows.key(scope), rows.key(name)))
         for row in commit.seal:
-            connection.execute(
+            cursor.execute(
                 "INSERT OR REPLACE INTO sealed VALUES (?, ?, ?, ?)",
                 (rows.key(row.scope), rows.key(row.name), row.expires_at_ms, row.body),
             )
 
-    def _write(self, connection: sqlite3.Connection, batch: _Batch) -> None:
-        batch.flush(connection)
+    def _write(self, cursor: sqlite3.Cursor, batch: _Batch) -> None:
+        batch.flush(cursor)
         if batch.calls:
             # A table of its own, because an index of cells would repeat their names: four times the pages, each touched at random.
-            connection.executemany("INSERT OR IGNORE INTO call VALUES (?, ?)", batch.calls)
+            cursor.executemany("INSERT OR IGNORE INTO call VALUES (?, ?)", batch.calls)
         if batch.receipts:
-            connection.executemany("INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)", batch.receipts)
+            cursor.executemany("INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)", batch.receipts)
             _, last, hashed = batch.end
-            moved = connection.execute(
+            moved = cursor.execute(
                 "UPDATE chain SET sequence = ?, previous_hash = ?, hash = ? WHERE hash = ?",
                 (last, batch.receipts[-1][3], hashed, self._end[2]),
             )
             if not moved.rowcount:
                 raise StoreUnavailable(f"store {self._path}: the head of its chain is gone")
 
-    def _chain_row(self, connection: sqlite3.Connection, columns: str) -> Any:
-        row = connection.execute(f"SELECT {columns} FROM chain").fetchone()
+    def _chain_row(self, source: sqlite3.Connection | sqlite3.Cursor, columns: str) -> Any:
+        row = source.execute(f"SELECT {columns} FROM chain").fetchone()
         if row is None:
             raise StoreUnavailable(f"store {self._path}: the head of its chain is gone")
         return row
