@@ -99,14 +99,6 @@ FILTERS: Final[tuple[str, ...]] = (
 )
 """Names that a query may filter by. Time is a range of its own."""
 
-_FACT_FILTERS: Final = (
-    ("tool_namespace", "namespace"),
-    ("tool_name", "name"),
-    ("tool_phase", "phase"),
-    ("tool_risk_class", "risk_class"),
-    ("tool_source", "source"),
-    ("tool_call_id", "tool_call_id"),
-)
 _CALLER: Final = ("tenant", "application", "agent", "user", "session_id", "run_id", "principal")
 _NEVER_REDACTED: Final = frozenset({"", "*", "id", "at_ms", "kind", "version", "caller", "caller.*", "caller.tenant"})
 
@@ -310,7 +302,7 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
     A pure function of the receipt, so that `verify` can tell tags somebody changed.
     """
-    # A dict, because it keeps the order and a receipt has few tags.
+    # A dict, because it keeps the order and a receipt has few tags. Name by name: every exchange comes through here.
     found: dict[tuple[str, str], None] = {("kind", receipt["kind"]): None}
     caller = _mapping(receipt.get("caller"))
     for name in _CALLER:
@@ -319,9 +311,18 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     decision = _mapping(receipt.get("decision"))
     for gate in _mappings(decision.get("gates")):
         for fact in _mappings(gate.get("facts")):
-            for name, key in _FACT_FILTERS:
-                if key in fact and (value := fact[key]):
-                    found[name, value] = None
+            if value := fact.get("namespace"):
+                found["tool_namespace", value] = None
+            if value := fact.get("name"):
+                found["tool_name", value] = None
+            if value := fact.get("phase"):
+                found["tool_phase", value] = None
+            if value := fact.get("risk_class"):
+                found["tool_risk_class", value] = None
+            if value := fact.get("source"):
+                found["tool_source", value] = None
+            if value := fact.get("tool_call_id"):
+                found["tool_call_id", value] = None
         if "findings" not in gate:
             continue
         for finding in _mappings(gate["findings"]):
@@ -334,8 +335,8 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         if selector["matched"]:
             found["tool_policy_status", selector["status"]] = None
     final = _mapping(receipt.get("final"))
-    if status := _mapping(final.get("tool_policy")).get("status"):
-        found["tool_policy_status", status] = None
+    if value := _mapping(final.get("tool_policy")).get("status"):
+        found["tool_policy_status", value] = None
     if value := _mapping(receipt.get("request")).get("model"):
         found["model", value] = None
     if value := final.get("selected_model"):
@@ -347,17 +348,17 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     """A part of a receipt; redaction may have put a word in its place. JSON objects are dicts, and nothing is asked sooner."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else _NOTHING
+    return value if value.__class__ is dict else _NOTHING
 
 
 def _mappings(value: Any) -> Sequence[Mapping[str, Any]]:
-    if not isinstance(value, list):
+    """A list of such parts."""
+    if value.__class__ is not list:
         return ()
-    items = cast("list[Any]", value)
-    for one in items:
-        if not isinstance(one, dict):
-            return [cast("Mapping[str, Any]", one) for one in items if isinstance(one, dict)]
-    return items
+    for one in value:
+        if one.__class__ is not dict:
+            return [one for one in value if one.__class__ is dict]
+    return value
 
 
 def check_fields(fields: Iterable[str]) -> None:
