@@ -1,31 +1,42 @@
 """Starting: from a file, an address and a store to a process (or several) that serves.
 
-Several processes are given what they need by the environment, because each of them is a new interpreter. The first process alone
-makes the keys and tells the admin token, before any other starts.
+The first process takes the address before it does anything else, and alone makes the keys and tells the admin token, before any other
+starts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import signal
+import socket
 import sys
-from asyncio import get_running_loop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 from wardwright.config import Config, Problems, load_config
 from wardwright.deployment import compile_store
+from wardwright.errors import WardwrightError
 from wardwright.http import logs
 from wardwright.http.admin import admin_app
 from wardwright.http.front import Front
 from wardwright.http.mcp import mcp_app
 from wardwright.http.pages import pages_app
+from wardwright.http.server import HEAD_BYTES, Limits, Server, bind
 from wardwright.http.service import Service, embedded
+from wardwright.http.workers import supervise
 
 DATABASE: Final = "wardwright.db"
-_PREFIX: Final = "WARDWRIGHT_SERVE_"
+NOT_STARTED: Final = 3
+"""How a process ends that could not start."""
+
+log = logging.getLogger("wardwright")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,72 +89,78 @@ def front(service: Service) -> Front:
     return Front(service, admin, mcp_app(service), pages_app(service, admin))
 
 
-def worker() -> Front:
-    """One of several processes."""
-    given = os.environ
-    names = ("CONFIG", "DATABASE", "HOST", "SESSIONS")
-    config, database, host, sessions = (given[_PREFIX + name] for name in names)
-    start = Start(config, database, host, sessions=sessions)
-    logs.set_up(given[f"{_PREFIX}LOG_LEVEL"])
-    return front(start.service())
-
-
 def serve(start: Start, tell: Callable[[Service], None]) -> None:
     """Serves until it is told to stop; streams under way end first. `tell` is called once, before the first request."""
-    import uvicorn
-
     logs.set_up(start.log_level)
-    service = start.service()
-    tell(service)
-    drain = service.deployment.limits.drain_ms // 1000
-    if start.workers > 1:
-        service.store.close()
-        for name, value in (
-            ("CONFIG", start.config),
-            ("DATABASE", start.database),
-            ("HOST", start.host),
-            ("SESSIONS", start.sessions),
-            ("LOG_LEVEL", start.log_level),
-        ):
-            os.environ[_PREFIX + name] = value
-        uvicorn.run(f"{__name__}:worker", factory=True, workers=start.workers, **_server(start, drain))
-        return
-    # The server drains, then raises the signal once more for whoever was there before it: here that was the end, and it went well.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ended)
-    uvicorn.Server(uvicorn.Config(_reloading(front(service)), **_server(start, drain))).run()
+    sockets = bind(start.host, start.port)
+    try:
+        service = start.service()
+        tell(service)
+        drain = service.deployment.limits.drain_ms / 1000
+        if start.workers == 1:
+            _loop(_serve(service, sockets))
+        else:
+            service.store.close()
+            supervise(work, (start, sockets), start.workers, drain)
+    finally:
+        for one in sockets:
+            one.close()
 
 
-def _ended(number: int, frame: object) -> None:
-    """Nothing is left to do."""
-    del number, frame
+def work(start: Start, sockets: Sequence[socket.socket], said: Connection) -> None:
+    """One of several processes. Tells by `said` when it serves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logs.set_up(start.log_level)
+    try:
+        _loop(_serve(start.service(), sockets, said))
+    except (WardwrightError, OSError) as error:
+        log.error("not started", extra={"reason": str(error) or type(error).__name__})
+        raise SystemExit(NOT_STARTED) from None
 
 
-def _reloading(application: Front) -> Front:
-    """SIGHUP reads the file again. A server with several processes has its own use for that signal, so only for one."""
-    opened = application.open
+def _loop(serving: Coroutine[Any, Any, None]) -> None:
+    if sys.platform == "win32":
+        asyncio.run(serving)
+    else:
+        import uvloop
 
-    async def open_and_listen() -> None:
-        await opened()
-        loop = get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(application.service.reload_safely()))
-
-    application.open = open_and_listen
-    return application
+        uvloop.run(serving)
 
 
-def _server(start: Start, drain: int) -> dict[str, Any]:
-    return {
-        "host": start.host,
-        "port": start.port,
-        "loop": "uvloop" if sys.platform != "win32" else "auto",
-        "http": "httptools",
-        "ws": "none",
-        "lifespan": "on",
-        "log_config": None,
-        "access_log": False,
-        "server_header": False,
-        "proxy_headers": False,
-        "timeout_keep_alive": 75,
-        "timeout_graceful_shutdown": drain,
-    }
+async def _serve(service: Service, sockets: Sequence[socket.socket], said: Connection | None = None) -> None:
+    loop = asyncio.get_running_loop()
+    limits = service.deployment.limits
+    server = Server(front(service), Limits(head_bytes=max(HEAD_BYTES, 2 * limits.header_bytes)))
+
+    def stop() -> None:
+        """The first signal lets streams end, the second does not."""
+        if server.stopping:
+            server.end()
+        else:
+            server.stop()
+
+    def ready() -> None:
+        if said is not None:
+            said.send_bytes(b"ready")
+            said.close()
+        elif sys.platform != "win32":
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(service.reload_safely()))
+
+    if said is not None:
+        # SIGTERM may come twice, from whoever stops the first process and from that one.
+        loop.add_signal_handler(signal.SIGTERM, server.stop)
+        first = parent_process()
+        if first is not None:
+            loop.add_reader(first.sentinel, partial(_orphaned, server, loop, first.sentinel))
+    elif sys.platform != "win32":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+    await server.serve(sockets, drain=limits.drain_ms / 1000, ready=ready)
+
+
+def _orphaned(server: Server, loop: asyncio.AbstractEventLoop, sentinel: int) -> None:
+    """Whoever started this process is gone, and nobody would end it."""
+    loop.remove_reader(sentinel)
+    server.stop()

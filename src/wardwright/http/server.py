@@ -1,0 +1,779 @@
+"""HTTP/1.1 on sockets: bytes to an ASGI application and back. The outermost part of the gateway, paid by every request.
+
+Invariants (tests cite the numbers):
+ W1. Requests of one connection are answered one after the other, in their order; where bytes were cut on the way changes nothing.
+ W2. Where a request ends is never guessed: what two readers could read differently is refused, and the connection ends with it.
+ W3. Nothing is buffered without bound: heads are limited, reading pauses while a body waits for its reader or a request for its turn,
+     and whoever sends waits while the caller does not read.
+ W4. Nobody is waited for without end: each state of a connection but that of an application at work has its number of ticks.
+ W5. An answer that did not come whole never looks as if it did.
+ W6. An answer whose body is known goes out in one write, and its head never before its first piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn, cast
+from urllib.parse import unquote
+
+import httptools
+
+from wardwright.errors import GovernanceUnavailable, raised_at
+from wardwright.http.app import AsgiApp, Scope
+
+HEAD_BYTES: Final = 128 * 1024
+
+HIGH_WATER: Final = 256 * 1024
+"""Bytes of a body that wait for their reader before reading pauses."""
+
+JOIN_BYTES: Final = 64 * 1024
+"""Bodies up to this are copied behind their head."""
+
+BACKLOG: Final = 2048
+
+CANCEL_SECONDS: Final = 5.0
+"""For what was cancelled to end."""
+
+log = logging.getLogger("wardwright")
+
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_PHRASES: Final = {one.value: one.phrase.encode() for one in HTTPStatus}
+_STATUS: Final = {code: b"HTTP/1.1 %d %b\r\n" % (code, _PHRASES.get(code, b"")) for code in range(100, 600)}
+_LINE: Final = b"%b: %b\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE: Final = b"connection: close\r\n"
+_LAST: Final = b"0\r\n\r\n"
+_ODD: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+"""Headers that mean something to whoever reads the request, other than its length."""
+_BODILESS: Final = frozenset({*range(100, 200), 204, 304})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a caller may ask of a server. Times are ticks, and a tick is a second unless a test says otherwise."""
+
+    head_bytes: int = HEAD_BYTES
+    """Of a request line and headers; an application may have narrower ones, and words for them."""
+    headers: int = 256
+    head: int = 30
+    """For the whole of a head, from its first byte."""
+    idle: int = 75
+    """Between two requests, and before the first."""
+    rest: int = 30
+    """For the rest of a body whose request was answered already."""
+    stalled: int = 120
+    """For a caller who reads nothing of what is written."""
+    linger: int = 2
+    """For a caller to read why he was refused, while he may still be sending."""
+    tick: float = 1.0
+
+
+class _Request:
+    """One request and its answer. Made when its head is there; lives until the application has done with it."""
+
+    # What most requests never change stays here.
+    cut = False
+    """Its body will never be whole: the caller is gone, or sent what is no body."""
+    done = False
+    """The answer is whole."""
+    whole = False
+    """So is the request."""
+    _size = 0
+    _told = False
+    expects = False
+    """Its caller waits to be told before he sends the body."""
+    _start: Any = None
+    _begun = False
+    _chunked = False
+    _left: int | None = None
+    """Bytes of the body that the head promised and that have not come; None: until the connection ends."""
+
+    def __init__(self, connection: _Connection, scope: Scope, keep: bool) -> None:
+        self.connection = connection
+        self.scope = scope
+        self.keep = keep
+        """Another request may follow on this connection."""
+        self._pieces: list[bytes] = []
+        self._waiters: list[asyncio.Future[None]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    # For the connection.
+
+    def take(self, data: bytes) -> bool:
+        """A piece of the body; whether that is enough for now."""
+        if self.done:
+            return False
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._waiters:
+            self._wake()
+        return self._size > HIGH_WATER
+
+    def complete(self) -> None:
+        self.whole = True
+        if self._waiters:
+            self._wake()
+
+    def break_off(self) -> None:
+        """Nothing more will come of it, and nothing after it."""
+        self.cut = True
+        self.keep = False
+        if self._waiters:
+            self._wake()
+
+    async def run(self, server: Server) -> None:
+        """Has the application answer it."""
+        try:
+            await server.application(self.scope, self.receive, self.send)
+        except Exception as error:  # noqa: BLE001
+            # INVARIANT: one request that fails ends alone. Its error may repeat what the caller sent, and is not told.
+            log.error("request failed", extra={"error": type(error).__name__, "where": raised_at(error)})
+        finally:
+            server.running.discard(self)
+            if not self.done:
+                self._abandon()
+            if server.ending is not None:
+                server.look_for_end()
+
+    # For the application.
+
+    async def receive(self) -> dict[str, Any]:
+        while True:
+            if self.done or (self.cut and not self.whole):
+                return {"type": "http.disconnect"}
+            whole = self.whole
+            pieces = self._pieces
+            if pieces or (whole and not self._told):
+                self._told = whole
+                if pieces:
+                    self._pieces = []
+                    if self._size > HIGH_WATER:
+                        self.connection.resume()
+                    self._size = 0
+                body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                return {"type": "http.request", "body": body, "more_body": not whole}
+            if self.cut:
+                return {"type": "http.disconnect"}
+            if self.expects:
+                self.expects = False
+                self.connection.write(_CONTINUE)
+            waiter = self.connection.loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
+
+    async def send(self, message: Any) -> None:
+        kind = message["type"]
+        if kind == "http.response.start":
+            if self._start is not None:
+                raise RuntimeError("an answer begins once")
+            self._start = message
+            return
+        if kind != "http.response.body" or self._start is None or self.done:
+            raise RuntimeError(f"{kind} has no place here")
+        body = message.get("body", b"")
+        more = message.get("more_body", False)
+        connection = self.connection
+        if connection.gone:
+            self.done = not more
+            return
+        if self._begun:
+            self._continue(body, more)
+        else:
+            self._begin(body, more)
+        if not more:
+            self.done = True
+            if self._waiters:
+                self._wake()
+            connection.answered(self)
+        elif connection.full:
+            await connection.drained()
+
+    def _begin(self, body: bytes, more: bool) -> None:
+        """W6: the head, and what is known of the body."""
+        start = self._start
+        status: int = start["status"]
+        headers: Sequence[tuple[bytes, bytes]] = start.get("headers", ())
+        connection = self.connection
+        named = dict(headers)
+        further = b""
+        if self.expects and not self.whole:
+            self.keep = False  # who was not told to go on may send a body or none
+        if not self.keep and b"connection" not in named:
+            further = _CLOSE
+        silent = self.scope["method"] == "HEAD" or status in _BODILESS
+        promised = named.get(b"content-length")
+        if promised is not None:
+            self._left = int(promised)
+        elif not more and status not in _BODILESS:
+            self._left = len(body)
+            further += b"content-length: %d\r\n" % len(body)
+        elif not silent and self.scope["http_version"] == "1.1":
+            self._chunked = True
+            further += b"transfer-encoding: chunked\r\n"
+        elif not silent:
+            self.keep = False  # of HTTP/1.0: its end is the end of the connection
+            further = further or _CLOSE
+        head = b"%b%b%b%b\r\n" % (
+            _STATUS[status],
+            connection.server.date,
+            _LINE * len(headers) % tuple(chain.from_iterable(headers)),
+            further,
+        )
+        # Names are the application's own; a value may be somebody's who would like to end the line.
+        lines = len(headers) + 3 + further.count(b"\n")
+        if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head or b"transfer-encoding" in named:
+            raise RuntimeError("the headers of the answer cannot be sent")
+        if silent:
+            self._left = 0
+            body = b""
+            self._chunked = False
+        self._continue(body, more, head)
+        self._begun = True
+
+    def _continue(self, body: bytes, more: bool, head: bytes = b"") -> None:
+        """The next piece; behind the head, if that is not out yet."""
+        connection = self.connection
+        if self._chunked:
+            if body:
+                head += b"%x\r\n%b\r\n" % (len(body), body)
+            if not more:
+                head += _LAST
+            if head:
+                connection.write(head)
+            return
+        left = self._left
+        if left is not None:
+            if self.scope["method"] == "HEAD":
+                body = b""
+            self._left = left = left - len(body)
+            if left < 0 or (left and not more):
+                raise RuntimeError("the answer is not as long as its head says")
+        if len(body) <= JOIN_BYTES:
+            connection.write(head + body)
+        else:
+            connection.write(head, body)
+
+    def _abandon(self) -> None:
+        """W5: the application has left without a whole answer."""
+        connection = self.connection
+        self.done = True
+        self.keep = False
+        if connection.gone:
+            return
+        if not self._begun:
+            connection.write(_plain(400 if self.cut else 500, connection.server.date))
+            connection.answered(self)
+        elif self._left is None and not self._chunked:
+            connection.reset()
+        else:
+            connection.close()  # its end is missing, and whoever reads it sees that
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection of a caller. Made when it is accepted."""
+
+    full = False
+    """More is written than the caller has read."""
+    gone = False
+    _transport: asyncio.Transport
+    _paused = False
+    _denied = 0
+    """The status with which nothing more is read."""
+    _length = b""
+    """Where an upgrade was asked for that nobody gives: how long the body is."""
+    _url = b""
+    _stalled = 0
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.loop = server.loop
+        self._limits = server.limits
+        # A cycle, cut in connection_lost.
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._bytes = 0
+        """That came and gave nothing yet: a part of a head, of a chunk's size or of trailers."""
+        self._current: _Request | None = None
+        """The one that is answered, or whose body is still read away."""
+        self._incoming: _Request | None = None
+        """The one whose body comes."""
+        self._queue: deque[_Request] = deque()
+        self._drained: list[asyncio.Future[None]] = []
+        self._client: tuple[str, int] | None = None
+        self._server: tuple[str, int] | None = None
+        # W4
+        self._patience = server.limits.idle
+        self._age = 0
+
+    # What the loop tells it.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._client = _address(transport.get_extra_info("peername"))
+        self._server = _address(transport.get_extra_info("sockname"))
+        self.server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # whatever it was
+        self.gone = True
+        self._parser = None
+        self.server.connections.discard(self)
+        self._queue.clear()
+        if self._current is not None:
+            self._current.break_off()
+            self._current = None
+        self._incoming = None
+        self._flow()
+        if self.server.ending is not None:
+            self.server.look_for_end()
+
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
+            return  # of whom nothing more is read
+        self._bytes += len(data)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on(data[cast("int", upgrade.args[0]) :])
+            return
+        except httptools.HttpParserError:
+            self._refuse()
+            return
+        if self._bytes > self._limits.head_bytes:
+            self._denied = 431
+            self._refuse()
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self._stalled = 1
+
+    def resume_writing(self) -> None:
+        self._flow()
+
+    # What the parser tells it.
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers = []
+        if self._current is None:
+            self._age = 0
+            self._patience = self._limits.head
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        parser = cast("httptools.HttpRequestParser", self._parser)
+        limits = self._limits
+        headers, self._headers = self._headers, []  # whatever comes now is a trailer
+        url = self._url
+        if len(headers) > limits.headers:
+            self._deny(431)
+        if self._bytes > limits.head_bytes and _size(url, headers) > limits.head_bytes:
+            self._deny(431)  # what came with it may be its body
+        self._bytes = 0
+        query = b""
+        if b"?" in url or b"%" in url or not url.startswith(b"/"):
+            path, url, query = self._target(url)
+        else:
+            path = url.decode()
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": parser.get_http_version(),
+            "method": parser.get_method().decode(),
+            "scheme": "http",
+            "path": path,
+            "raw_path": url,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": self._client,
+            "server": self._server,
+        }
+        request = _Request(self, scope, parser.should_keep_alive())
+        if scope["http_version"] != "1.1" or not _ODD.isdisjoint(dict(headers)):
+            self._odd(request, dict(headers))
+        self._incoming = request
+        if self._current is None:
+            self._run(request)
+        else:
+            # W1, W3: it waits for its turn, and whatever is behind it with the caller.
+            self._queue.append(request)
+            self._pause()
+
+    def on_body(self, data: bytes) -> None:
+        self._bytes = 0
+        request = self._incoming
+        if request is not None and request.take(data):
+            self._pause()
+
+    def on_message_complete(self) -> None:
+        request = self._incoming
+        if request is None or self._length:
+            return
+        self._incoming = None
+        request.complete()
+        if request.done:
+            self._next(request)
+
+    def _target(self, url: bytes) -> tuple[str, bytes, bytes]:
+        """Path, path as it was sent, and query."""
+        try:
+            parsed = httptools.parse_url(url)
+            raw = parsed.path
+            if not raw.startswith(b"/"):
+                self._deny(400)
+            path = raw.decode("ascii")
+        except (httptools.HttpParserInvalidURLError, AttributeError, UnicodeDecodeError):
+            self._deny(400)
+        return (unquote(path) if "%" in path else path), raw, parsed.query or b""
+
+    def _odd(self, request: _Request, named: dict[bytes, bytes]) -> None:
+        """What is not in every request."""
+        parser = cast("httptools.HttpRequestParser", self._parser)
+        version = request.scope["http_version"]
+        coding = named.get(b"transfer-encoding")
+        if version not in ("1.0", "1.1"):
+            self._deny(505)
+        if coding is not None and (version == "1.0" or coding.strip().lower() != b"chunked"):
+            self._deny(400)  # W2
+        if version == "1.0":
+            request.keep = False
+        elif named.get(b"expect", b"").lower() == b"100-continue":
+            request.expects = True
+        if parser.should_upgrade():
+            # Nobody changes to another protocol here: it is read as if that had not been said, and is the last on this connection.
+            request.keep = False
+            length = b"content-length: %b" % named.get(b"content-length", b"0")
+            self._length = length if coding is None else b"transfer-encoding: chunked"
+
+    def _deny(self, status: int) -> NoReturn:
+        self._denied = status
+        raise _Denied
+
+    def _go_on(self, rest: bytes) -> None:
+        """Reads the body of a request that asked for an upgrade: the parser takes everything behind such a head for another protocol's."""
+        head = b"POST / HTTP/1.1\r\nconnection: close\r\n%b\r\n\r\n" % self._length
+        self._length = b""
+        reader = SimpleNamespace(on_body=self.on_body, on_message_complete=self.on_message_complete)
+        self._parser = httptools.HttpRequestParser(reader)
+        self._parser.feed_data(head)
+        if rest:
+            self.data_received(rest)
+
+    # Requests, one after the other.
+
+    def _run(self, request: _Request) -> None:
+        self._current = request
+        self._patience = 0
+        server = self.server
+        server.running.add(request)
+        request.task = self.loop.create_task(request.run(server))
+
+    def answered(self, request: _Request) -> None:
+        """The answer is whole; what is left of the request is read away."""
+        if request.whole or request.cut:
+            self._next(request)
+        elif request.expects:
+            self.close()
+        else:
+            self._age = 0
+            self._patience = self._limits.rest
+            self.resume()
+
+    def _next(self, request: _Request) -> None:
+        """A request is done with."""
+        self._current = None
+        if not request.keep:
+            self.close()
+        elif self._queue:
+            self._run(self._queue.popleft())
+            self.resume()
+        elif self._denied:
+            self._tell()
+        else:
+            self._age = 0
+            self._patience = self._limits.idle
+            self.resume()
+
+    def _refuse(self) -> None:
+        """W2: nothing more is read from this caller. What came whole before is still answered."""
+        self._parser = None
+        self._denied = self._denied or 400
+        broken = self._incoming
+        last = self._queue[-1] if self._queue else self._current
+        if broken is not None:
+            self._incoming = None
+            broken.break_off()
+            if broken.done:
+                self._next(broken)
+        elif last is None:
+            self._tell()
+        # Otherwise its turn comes; behind a request that is the last by its own words nothing is answered.
+
+    def _tell(self) -> None:
+        self.write(_plain(self._denied, self.server.date))
+        self.close()
+
+    def finish(self) -> None:
+        """The server ends: what is under way may end, nothing else begins."""
+        self._queue.clear()
+        if self._current is None or self._current.done:
+            self.close()
+        else:
+            self._current.keep = False
+
+    # Bytes, and time.
+
+    def write(self, data: bytes, more: bytes = b"") -> None:
+        if more:
+            self._transport.writelines((data, more))
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """What was written is sent first. A caller who may still be sending is listened to a little longer, or the network would take
+        his own unread bytes for a reason to throw away our last words."""
+        self._age = 0
+        if self._transport.is_closing():
+            return
+        if self._parser is None or self._incoming is not None:
+            self._parser = None
+            self._patience = self._limits.linger
+            self.resume()
+            self._transport.write_eof()
+        else:
+            self._patience = self._limits.stalled
+            self._transport.close()
+
+    def reset(self) -> None:
+        """Ends it so that nobody takes it for an end in order."""
+        underlying: socket.socket = self._transport.get_extra_info("socket")
+        underlying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _pause(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and not self._queue and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    async def drained(self) -> None:
+        """W3: waits until the caller has read."""
+        while self.full and not self.gone:
+            waiter = self.loop.create_future()
+            self._drained.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._drained.remove(waiter)
+
+    def _flow(self) -> None:
+        self.full = False
+        self._stalled = 0
+        for waiter in self._drained:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def tick(self) -> None:
+        """W4."""
+        if self._stalled:
+            self._stalled += 1
+            if self._stalled > self._limits.stalled:
+                self.abort()
+                return
+        if self._patience:
+            self._age += 1
+            if self._age > self._patience:
+                self.abort()
+
+
+class _Denied(Exception):
+    """Something in a request that is not read any further."""
+
+
+class Server:
+    """An application on sockets, for as long as it serves. Made in the event loop that runs it."""
+
+    def __init__(self, application: AsgiApp, limits: Limits | None = None) -> None:
+        self.application = application
+        self.limits = limits or Limits()
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[_Connection] = set()
+        self.running: set[_Request] = set()
+        self.ending: asyncio.Future[None] | None = None
+        """Done when nothing is under way any more; None while it serves."""
+        self.date = b""
+        """As a header, a tick old at most."""
+        self._stop: asyncio.Future[None] = self.loop.create_future()
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.done()
+
+    def stop(self) -> None:
+        """No new connections; what is under way may end."""
+        if not self._stop.done():
+            self._stop.set_result(None)
+
+    def end(self) -> None:
+        """At once, whatever is under way."""
+        self.stop()
+        self._ended = True
+        if self.ending is not None and not self.ending.done():
+            self.ending.set_result(None)
+
+    async def serve(self, sockets: Sequence[socket.socket], *, drain: float, ready: Callable[[], None]) -> None:
+        """Until it is stopped, and at most `drain` seconds longer. GovernanceUnavailable when the application does not start."""
+        life = _Life(self.application, self.loop)
+        await life.begin()
+        listening = [
+            await self.loop.create_server(lambda: _Connection(self), sock=one, backlog=BACKLOG) for one in sockets
+        ]
+        self._tick()
+        ready()
+        try:
+            await self._stop
+        finally:
+            for one in listening:
+                one.close()
+            await self._drain(drain)
+            if self._timer is not None:
+                self._timer.cancel()
+        if not self._ended:
+            await life.end()
+
+    def look_for_end(self) -> None:
+        """Whether anything is still under way, after `stop`."""
+        if self.ending is not None and not (self.running or self.connections or self.ending.done()):
+            self.ending.set_result(None)
+
+    async def _drain(self, seconds: float) -> None:
+        self.ending = self.loop.create_future()
+        for connection in tuple(self.connections):
+            connection.finish()
+        self.look_for_end()
+        if not self._ended:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.ending
+            except TimeoutError:
+                log.warning("requests cancelled", extra={"running": len(self.running)})
+        tasks = [request.task for request in self.running if request.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    def _tick(self) -> None:
+        self.date = b"date: %b\r\n" % formatdate(usegmt=True).encode()
+        for connection in tuple(self.connections):
+            connection.tick()
+        self._timer = self.loop.call_later(self.limits.tick, self._tick)
+
+
+class _Life:
+    """The application's own beginning and end, by the lifespan protocol."""
+
+    def __init__(self, application: AsgiApp, loop: asyncio.AbstractEventLoop) -> None:
+        self._asked: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._said: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._task = loop.create_task(self._live(application))
+
+    async def begin(self) -> None:
+        self._asked.put_nowait({"type": "lifespan.startup"})
+        said = await self._said.get()
+        if said["type"] != "lifespan.startup.complete":
+            await self._task
+            raise GovernanceUnavailable(said.get("message") or "The application did not start.")
+
+    async def end(self) -> None:
+        self._asked.put_nowait({"type": "lifespan.shutdown"})
+        await self._task
+
+    async def _live(self, application: AsgiApp) -> None:
+        try:
+            await application({"type": "lifespan", "asgi": _ASGI}, self._asked.get, self._said.put)
+        finally:
+            self._said.put_nowait({"type": "over"})
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets at every address of `host`, which do not listen yet. OSError says what is wrong."""
+    bound: list[socket.socket] = []
+    failed: OSError | None = None
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                one = socket.socket(family, kind, protocol)
+            except OSError as error:
+                failed = error  # a kind of address that this machine does not have
+                continue
+            bound.append(one)
+            one.setblocking(False)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # With port 0 the first one chooses for all.
+            one.bind((address[0], bound[0].getsockname()[1] or port, *address[2:]))
+    except OSError as error:
+        for one in bound:
+            one.close()
+        raise OSError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+    if not bound:
+        raise OSError(f"cannot listen at {host}:{port}: {failed}")
+    return bound
+
+
+def _address(given: Any) -> tuple[str, int] | None:
+    return given[:2] if isinstance(given, tuple) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def _size(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> int:
+    return len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
+
+
+def _plain(status: int, date: bytes) -> bytes:
+    """An answer that the application has no part in; the last on its connection."""
+    text = _STATUS[status].split(b" ", 2)[2].strip()
+    return b"%b%bcontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+        _STATUS[status],
+        date,
+        len(text),
+        text,
+    )

@@ -1,0 +1,707 @@
+"""The server on sockets: framing, order, limits, ends. The application behind it is a small one that tells what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wardwright.errors import GovernanceUnavailable
+from wardwright.http.server import HIGH_WATER, Limits, Server, bind
+
+SOON = Limits(tick=0.01, head=2, idle=2, rest=2, stalled=2, linger=2)
+HEAD = b"POST /echo HTTP/1.1\r\nhost: a\r\n"
+PLAIN = [(b"content-type", b"text/plain")]
+
+
+class Application:
+    """Does what the path says."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.go = asyncio.Event()
+        self.began = asyncio.Event()
+        self.written = 0
+        self.fails = ""
+
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
+        if scope["type"] == "lifespan":
+            await self.live(receive, send)
+            return
+        self.told.append(f"{scope['method']} {scope['path']}")
+        self.began.set()
+        await getattr(self, scope["path"].strip("/"))(scope, receive, send)
+
+    async def live(self, receive: Any, send: Any) -> None:
+        self.told.append((await receive())["type"])
+        if self.fails:
+            await send({"type": "lifespan.startup.failed", "message": self.fails})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        self.told.append((await receive())["type"])
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def echo(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        else:
+            await say(send, b"cut", 400)
+            return
+        headers = [[name.decode(), value.decode("latin-1")] for name, value in scope["headers"]]
+        keys = ("method", "path", "http_version", "root_path", "scheme")
+        told = {key: scope[key] for key in keys} | {"headers": headers, "body": body.decode("latin-1")}
+        told |= {"raw_path": scope["raw_path"].decode(), "query": scope["query_string"].decode()}
+        await say(send, orjson.dumps(told))
+
+    async def early(self, scope: Any, receive: Any, send: Any) -> None:
+        await say(send, b"early", 413)
+
+    async def held(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go.wait()
+        await say(send, b"held")
+
+    async def stream(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": PLAIN})
+        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await send({"type": "http.response.body", "body": b"two", "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async def odd(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 529, "headers": PLAIN})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    async def empty(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def fail(self, scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("sk-secret")
+
+    async def late(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": PLAIN})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise ValueError("sk-secret")
+
+    async def leave(self, scope: Any, receive: Any, send: Any) -> None:
+        pass
+
+    async def short(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
+        await send({"type": "http.response.body", "body": b"half"})
+
+    async def split(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"a\r\nset-cookie: b")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def gone(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        self.began.set()
+        self.told.append((await receive())["type"])
+        await say(send, b"nobody hears this")
+        self.go.set()
+
+    async def flood(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": PLAIN})
+        for _ in range(200):
+            self.written += 1
+            await send({"type": "http.response.body", "body": bytes(HIGH_WATER), "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async def slow(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go.wait()
+        await self.echo(scope, receive, send)
+
+
+async def say(send: Any, body: bytes, status: int = 200) -> None:
+    headers = [*PLAIN, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Caller:
+    """One connection to it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.writer.write(piece)
+            for _ in range(4 if len(pieces) > 1 else 0):
+                await asyncio.sleep(0)
+
+    async def answer(self, *, head: bool = False) -> tuple[int, dict[str, str], bytes]:
+        """The next one, whole."""
+        raw = await self.reader.readuntil(b"\r\n\r\n")
+        lines = raw.decode("latin-1").split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:-2])
+        status = int(lines[0].split(" ")[1])
+        body = b""
+        if status >= 200 and status != 204 and not head:
+            if "content-length" in headers:
+                body = await self.reader.readexactly(int(headers["content-length"]))
+            elif "transfer-encoding" in headers:
+                pieces: list[bytes] = []
+                while size := int(await self.reader.readuntil(b"\r\n"), 16):
+                    pieces.append((await self.reader.readexactly(size + 2))[:-2])
+                body = b"".join(pieces)
+                assert await self.reader.readexactly(2) == b"\r\n"
+            else:
+                body = await self.reader.read()
+        return status, headers, body
+
+    async def rest(self) -> bytes:
+        """Everything until the other side closes."""
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+
+class Stage:
+    def __init__(self, application: Application, server: Server, port: int) -> None:
+        self.application, self.server, self.port = application, server, port
+        self.callers: list[Caller] = []
+
+    async def call(self, *pieces: bytes, receive_buffer: int = 0) -> Caller:
+        one = socket.socket()
+        if receive_buffer:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        one.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", self.port))
+        caller = Caller(*await asyncio.open_connection(sock=one, limit=2**16))
+        self.callers.append(caller)
+        await caller.send(*pieces)
+        return caller
+
+
+def played(
+    story: Callable[[Stage], Awaitable[None]],
+    limits: Limits | None = None,
+    *,
+    drain: float = 5.0,
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+) -> Application:
+    """A server for one story; it is stopped behind it."""
+
+    async def play() -> Application:
+        application = Application()
+        server = Server(application, limits)
+        sockets = bind("127.0.0.1", 0)
+        ready = asyncio.Event()
+        serving = asyncio.ensure_future(server.serve(sockets, drain=drain, ready=ready.set))
+        await asyncio.wait([serving, asyncio.ensure_future(ready.wait())], return_when="FIRST_COMPLETED")
+        stage = Stage(application, server, sockets[0].getsockname()[1])
+        try:
+            async with asyncio.timeout(20):
+                await story(stage)
+        finally:
+            server.stop()
+            for caller in stage.callers:
+                caller.writer.close()
+            await serving
+        return application
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(play())
+
+
+def exchanged(*pieces: bytes, limits: Limits | None = None) -> bytes:
+    """All that comes back for some bytes, after which the caller sends nothing more; dates are cut out."""
+    got = b""
+
+    async def story(stage: Stage) -> None:
+        nonlocal got
+        caller = await stage.call(*pieces)
+        got = await caller.rest()
+
+    played(story, limits or SOON)
+    return re.sub(rb"date: [^\r]*\r\n", b"", got)
+
+
+def statuses(raw: bytes) -> list[int]:
+    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", raw)]
+
+
+@pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_connection_is_kept_for_the_next_request(factory: Any) -> None:
+    """On either event loop; each answer has its date."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call()
+        for number in range(3):
+            await caller.send(HEAD + b"content-length: 1\r\n\r\n%d" % number)
+            status, headers, body = await caller.answer()
+            assert (status, orjson.loads(body)["body"], "connection" in headers) == (200, str(number), False)
+            assert headers["date"].endswith(" GMT")
+
+    played(story, factory=factory)
+
+
+def test_an_application_is_given_the_request_as_it_was_sent() -> None:
+    """Method, path, query and headers; names of headers in small letters, repeated ones apart."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"PUT /ec%68o?a=%20b HTTP/1.1\r\nHost: a\r\nX-One: 1\r\nx-one:  \xe92\r\n\r\n")
+        told = orjson.loads((await caller.answer())[2])
+        assert told == {
+            "method": "PUT",
+            "path": "/echo",
+            "raw_path": "/ec%68o",
+            "query": "a=%20b",
+            "http_version": "1.1",
+            "root_path": "",
+            "scheme": "http",
+            "headers": [["host", "a"], ["x-one", "1"], ["x-one", "é2"]],
+            "body": "",
+        }
+
+    played(story)
+
+
+def test_a_target_may_name_the_host() -> None:
+    """Only its path is looked at."""
+    raw = exchanged(b"GET http://other/echo?q HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert b'"path":"/echo"' in raw
+    assert b'"query":"q"' in raw
+
+
+def test_pipelined_requests_are_answered_in_their_order() -> None:
+    """W1: also when the first takes longest."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(
+            b"GET /held HTTP/1.1\r\n\r\n" + HEAD + b"content-length: 2\r\n\r\nhi" + b"GET /odd HTTP/1.1\r\n\r\n"
+        )
+        await stage.application.began.wait()
+        assert stage.application.told[1:] == ["GET /held"]
+        stage.application.go.set()
+        assert (await caller.answer())[2] == b"held"
+        assert orjson.loads((await caller.answer())[2])["body"] == "hi"
+        assert (await caller.answer())[0] == 529
+
+    played(story)
+
+
+def test_a_chunked_body_is_put_together() -> None:
+    """Extensions and trailers mean nothing, and no trailer becomes a header."""
+    body = b"2;x=y\r\nab\r\n3\r\ncde\r\n0\r\nx-late: 1\r\n\r\n"
+    raw = exchanged(HEAD + b"connection: close\r\ntransfer-encoding: Chunked\r\n\r\n" + body)
+    assert b'"body":"abcde"' in raw
+    assert b"x-late" not in raw
+
+
+def test_whoever_waits_to_be_told_to_send_is_told() -> None:
+    """Once, when the application asks for the body."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(HEAD + b"expect: 100-Continue\r\ncontent-length: 2\r\n\r\n")
+        assert (await caller.answer())[0] == 100
+        await caller.send(b"hi")
+        status, headers, body = await caller.answer()
+        assert (status, orjson.loads(body)["body"], "connection" in headers) == (200, "hi", False)
+
+    played(story)
+
+
+def test_whoever_is_answered_before_he_was_told_to_send_finds_the_connection_closed() -> None:
+    """Nobody knows whether the body follows."""
+    raw = exchanged(b"POST /early HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+    assert statuses(raw) == [413]
+    assert b"connection: close\r\n" in raw
+
+
+def test_a_body_that_nobody_reads_is_read_away() -> None:
+    """The answer comes before it has ended, and the next request is answered as well."""
+
+    async def story(stage: Stage) -> None:
+        size = 4 * HIGH_WATER
+        caller = await stage.call(b"POST /early HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
+        assert (await caller.answer())[0] == 413
+        await caller.send(bytes(size), HEAD + b"\r\n")
+        assert (await caller.answer())[0] == 200
+
+    played(story)
+
+
+def test_a_head_is_answered_without_a_body() -> None:
+    """With the length that it would have."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"HEAD /held HTTP/1.1\r\n\r\nHEAD /stream HTTP/1.1\r\n\r\nHEAD /odd HTTP/1.1\r\n\r\n")
+        stage.application.go.set()
+        assert (await caller.answer(head=True))[1]["content-length"] == "4"
+        assert (await caller.answer(head=True))[1].keys() == {"date", "content-type"}
+        assert (await caller.answer(head=True))[1]["content-length"] == "1"
+        await caller.send(b"GET /odd HTTP/1.1\r\n\r\n")
+        assert (await caller.answer())[2] == b"x"
+
+    played(story)
+
+
+def test_an_answer_without_a_length_is_chunked() -> None:
+    """W6: with its head before the first piece, in one write."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /stream HTTP/1.1\r\n\r\n")
+        status, headers, body = await caller.answer()
+        assert (status, headers["transfer-encoding"], body) == (200, "chunked", b"one two")
+
+    played(story)
+
+
+def test_an_answer_that_is_known_whole_has_its_length() -> None:
+    """Also when the application did not say it; no content has none."""
+    raw = exchanged(b"GET /odd HTTP/1.1\r\n\r\nGET /empty HTTP/1.1\r\nconnection: close\r\n\r\n")
+    first = b"HTTP/1.1 529 \r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\nx"
+    assert raw == first + b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n"
+
+
+def test_an_old_client_gets_an_answer_that_ends_with_its_connection() -> None:
+    """HTTP/1.0 knows no chunks."""
+    raw = exchanged(b"GET /stream HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    assert raw == b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\none two"
+
+
+def test_a_connection_ends_when_the_caller_says_so() -> None:
+    """Whatever he sends behind it."""
+    raw = exchanged(b"GET /odd HTTP/1.1\r\nconnection: close\r\n\r\nGET /odd HTTP/1.1\r\n\r\n")
+    assert statuses(raw) == [529]
+    assert b"connection: close\r\n" in raw
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
+        HEAD + b"content-length: 3\r\ncontent-length: 3\r\n\r\nabc",
+        HEAD + b"content-length: 3, 3\r\n\r\nabc",
+        HEAD + b"content-length: +3\r\n\r\nabc",
+        HEAD + b"content-length: \r\n\r\n",
+        HEAD + b"content-length: 99999999999999999999999\r\n\r\n",
+        HEAD + b"transfer-encoding: identity\r\n\r\n",
+        HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"x: a\r\n b\r\n\r\n",
+        HEAD + b"x: a\nb: c\r\n\r\n",
+        HEAD + b"x: a\rb: c\r\n\r\n",
+        HEAD + b"x: a\0b\r\n\r\n",
+        HEAD + b": a\r\n\r\n",
+        HEAD + b"x\r\n\r\n",
+        b"POST /echo HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /echo HTTP/1.1\nhost: a\n\n",
+        b"GET /e cho HTTP/1.1\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"GET echo HTTP/1.1\r\n\r\n",
+        b"GET http://a HTTP/1.1\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(sent: bytes) -> None:
+    """W2: with 400, and nothing behind it is read."""
+    raw = exchanged(sent + b"GET /odd HTTP/1.1\r\n\r\n")
+    assert raw == (
+        b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 11\r\n"
+        b"connection: close\r\n\r\nBad Request"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /echo HTTP/2.0\r\n\r\n", 505),
+        (b"GET /echo HTTP/0.9\r\n\r\n", 505),
+        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 400),
+    ],
+)
+def test_what_is_not_spoken_here_is_refused(sent: bytes, status: int) -> None:
+    """Other versions, and tunnels."""
+    assert statuses(exchanged(sent)) == [status]
+
+
+@pytest.mark.parametrize(
+    "chunk", [b"zz\r\n", b"-1\r\n", b"0x1\r\na\r\n", b"fffffffffffffffff\r\n", b"1\na\r\n", b"1\r\nab\r\n"]
+)
+def test_a_body_that_breaks_ends_as_if_the_caller_had_left(chunk: bytes) -> None:
+    """W2: the application says what it says of a body that was cut, and nothing behind it is read."""
+    raw = exchanged(HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunk + b"GET /odd HTTP/1.1\r\n\r\n")
+    assert statuses(raw) == [400]
+    assert raw.endswith(b"connection: close\r\n\r\ncut")
+
+
+def test_requests_before_a_bad_one_are_answered_first() -> None:
+    """W1."""
+    assert statuses(exchanged(b"GET /odd HTTP/1.1\r\n\r\nGET /empty HTTP/1.1\r\n\r\nnonsense\r\n\r\n")) == [
+        529,
+        204,
+        400,
+    ]
+
+
+@pytest.mark.parametrize(
+    "body", [b"content-length: 2\r\n\r\nhi", b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"]
+)
+@pytest.mark.parametrize("cut", [0, 1])
+def test_an_upgrade_is_not_given_and_loses_no_body(body: bytes, cut: int) -> None:
+    """Clients that would like HTTP/2 send their body all the same; what follows it is not read (W2)."""
+    head = HEAD + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+    whole = head + body + b"GET /odd HTTP/1.1\r\n\r\n"
+    at = whole.index(b"\r\n\r\n") + 4
+    raw = exchanged(whole[:at], whole[at:]) if cut else exchanged(whole)
+    assert statuses(raw) == [200]
+    assert b'"body":"hi"' in raw
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /odd HTTP/1.1\r\n" + b"x: y\r\n" * 300 + b"\r\n",
+        b"GET /odd HTTP/1.1\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
+        b"GET /odd?" + b"y" * 200_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /odd HTTP/1.1\r\nx: " + b"y" * 500_000,
+        b"\r\n" * 300_000,
+        b"GET /odd HTTP/1.1\r\n" + b"x: y\r\n" * 200_000,
+    ],
+)
+def test_a_head_has_an_end(sent: bytes) -> None:
+    """W3: too many headers, or too long, or without end."""
+    assert statuses(exchanged(sent)) == [431]
+
+
+def test_trailers_have_an_end_too() -> None:
+    """W3."""
+    sent = HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: "
+    assert exchanged(sent, *[b"y" * 60_000] * 8).endswith(b"cut")
+
+
+def test_a_long_body_behind_a_short_head_is_no_long_head() -> None:
+    """What came together is not counted together."""
+    raw = exchanged(HEAD + b"connection: close\r\ncontent-length: 200000\r\n\r\n" + bytes(200_000))
+    assert statuses(raw) == [200]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /od", b"GET /odd HTTP/1.1\r\nx: y\r\n", b"POST /early HTTP/1.1\r\ncontent-length: 9\r\n\r\n"]
+)
+def test_nobody_is_waited_for_without_end(sent: bytes) -> None:
+    """W4: for a request, the rest of a head, the rest of a body that nobody reads."""
+    assert statuses(exchanged(sent)) == ([413] if b"early" in sent else [])
+
+
+def test_an_idle_connection_is_closed() -> None:
+    """W4: after its answer."""
+    assert statuses(exchanged(b"GET /odd HTTP/1.1\r\n\r\n")) == [529]
+
+
+def test_a_caller_who_reads_nothing_is_waited_for_only_so_long() -> None:
+    """W3, W4: the application stands still meanwhile, and is then told nothing but that it may go on."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /flood HTTP/1.1\r\n\r\n", receive_buffer=4096)
+        caller.writer.transport.pause_reading()
+        while stage.server.connections:
+            await asyncio.sleep(0.005)
+        while stage.server.running:
+            await asyncio.sleep(0)
+
+    assert played(story, SOON).told == ["lifespan.startup", "GET /flood", "lifespan.shutdown"]
+
+
+def test_an_application_waits_for_a_caller_who_reads_slowly() -> None:
+    """W3: it has not written everything while nothing was read, and all of it arrives."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /flood HTTP/1.1\r\n\r\n")
+        await stage.application.began.wait()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert stage.application.written < 100
+        assert len((await caller.answer())[2]) == 200 * HIGH_WATER
+
+    played(story)
+
+
+def test_a_caller_waits_while_his_body_is_not_read() -> None:
+    """W3: no more than a bounded part of it is taken."""
+
+    async def story(stage: Stage) -> None:
+        size = 64 * 1024 * 1024
+        caller = await stage.call(b"POST /slow HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
+        caller.writer.write(bytes(size))
+        await stage.application.began.wait()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        transport: Any = caller.writer.transport
+        assert transport.get_write_buffer_size() > size // 2
+        caller.writer.transport.abort()
+        stage.application.go.set()
+
+    played(story)
+
+
+def test_an_application_hears_that_the_caller_hung_up() -> None:
+    """While it waits; what it says then goes nowhere."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"POST /gone HTTP/1.1\r\ncontent-length: 1\r\n\r\nx")
+        await stage.application.began.wait()
+        caller.writer.close()
+        await stage.application.go.wait()
+
+    assert played(story).told == ["lifespan.startup", "POST /gone", "http.disconnect", "lifespan.shutdown"]
+
+
+def test_a_body_that_is_cut_is_told_at_once() -> None:
+    """Nobody waits for the rest."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"POST /gone HTTP/1.1\r\ncontent-length: 2\r\n\r\nx")
+        await stage.application.began.wait()
+        caller.writer.close()
+        await stage.application.go.wait()
+
+    assert "http.disconnect" in played(story).told
+
+
+def test_an_error_is_told_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    """500, the connection ends, and the log says what kind of error it was, and where."""
+    raw = exchanged(b"GET /fail HTTP/1.1\r\n\r\n")
+    assert statuses(raw) == [500]
+    assert raw.endswith(b"connection: close\r\n\r\nInternal Server Error")
+    [record] = caplog.records
+    assert (record.message, record.__dict__["error"]) == ("request failed", "ValueError")
+    assert "sk-secret" not in str(record.__dict__)
+
+
+@pytest.mark.parametrize("path", [b"leave", b"short", b"split"])
+def test_an_application_that_does_not_answer_as_it_must_is_an_error(path: bytes) -> None:
+    """No answer, one of another length than its head says, and a header that would be two (W5)."""
+    raw = exchanged(b"GET /" + path + b" HTTP/1.1\r\n\r\n")
+    assert statuses(raw) == [500]
+    assert b"set-cookie" not in raw
+
+
+def test_an_answer_that_breaks_off_does_not_look_whole() -> None:
+    """W5: its last chunk is missing; where only the connection's end would tell, it is reset."""
+    assert exchanged(b"GET /late HTTP/1.1\r\n\r\n").endswith(b"4\r\nhalf\r\n")
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /late HTTP/1.0\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await caller.reader.read()
+
+    played(story)
+
+
+def test_what_is_under_way_ends_before_the_server_does() -> None:
+    """Idle connections are closed at once, nobody else is let in, and the last answer says that the connection ends."""
+
+    async def story(stage: Stage) -> None:
+        idle = await stage.call()
+        caller = await stage.call(b"GET /held HTTP/1.1\r\n\r\n")
+        await stage.application.began.wait()
+        stage.server.stop()
+        stage.server.stop()
+        assert await idle.rest() == b""
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", stage.port)) != 0
+        stage.application.go.set()
+        status, headers, _ = await caller.answer()
+        assert (status, headers["connection"]) == (200, "close")
+
+    assert played(story).told == ["lifespan.startup", "GET /held", "lifespan.shutdown"]
+
+
+def test_what_does_not_end_in_time_is_cancelled() -> None:
+    """And the application still ends in order."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /held HTTP/1.1\r\n\r\n")
+        await stage.application.began.wait()
+        stage.server.stop()
+        assert (await caller.answer())[0] == 500
+
+    assert played(story, drain=0.01).told[-1] == "lifespan.shutdown"
+
+
+def test_a_server_can_end_at_once() -> None:
+    """Whatever is under way, and without the application's own end."""
+
+    async def story(stage: Stage) -> None:
+        await stage.call(b"GET /held HTTP/1.1\r\n\r\n")
+        await stage.application.began.wait()
+        stage.server.stop()
+        await asyncio.sleep(0)
+        stage.server.end()
+
+    assert played(story, drain=3600).told == ["lifespan.startup", "GET /held"]
+
+
+def test_an_application_that_does_not_start_is_not_served() -> None:
+    """Its own words are the error's."""
+
+    async def play() -> None:
+        application = Application()
+        application.fails = "ConfigError: no key"
+        sockets = bind("127.0.0.1", 0)
+        try:
+            await Server(application).serve(sockets, drain=1, ready=lambda: None)
+        finally:
+            sockets[0].close()
+
+    with pytest.raises(GovernanceUnavailable, match="ConfigError: no key"):
+        asyncio.run(play())
+
+
+def test_an_address_that_is_taken_is_told() -> None:
+    """Before anything else is done."""
+    [taken] = bind("127.0.0.1", 0)
+    with taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"):
+            bind("127.0.0.1", port)
+
+
+TALK = (
+    b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n"
+    + HEAD
+    + b"content-length: 5\r\n\r\nhello\r\n"
+    + HEAD
+    + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nt: u\r\n\r\n"
+    + b"HEAD /odd?x=%20 HTTP/1.1\r\n\r\n"
+    + b"POST /early HTTP/1.1\r\ncontent-length: 4\r\n\r\nwxyz"
+    + HEAD
+    + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nhi"
+)
+BROKEN = TALK.replace(b"3\r\nabc", b"3\r\nabcd")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([TALK, BROKEN]), st.lists(st.integers(1, len(TALK) - 1), max_size=12))
+def test_where_bytes_are_cut_changes_nothing(sent: bytes, cuts: list[int]) -> None:
+    """W1: any split of the same bytes gives the same answers."""
+    whole = exchanged(sent)
+    edges = [0, *sorted(set(cuts)), len(sent)]
+    pieces = [sent[one:other] for one, other in pairwise(edges)]
+    assert exchanged(*pieces) == whole
+    assert statuses(whole) == ([200, 200, 200, 529, 413, 200] if sent is TALK else [200, 200, 400])
