@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from wardwright.store.protocol import ReceiptQuery, StoredReceipt
@@ -41,12 +41,13 @@ class Span(NamedTuple):
 
 def tag_id(name: str, value: str) -> int:
     """A signed 64-bit hash."""
-    return _tag_id(f"{name}={value}")
+    return _tag_ids((f"{name}={value}",))[0]
 
 
-def _tag_id(tag: str) -> int:
-    plain = tag.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little", signed=True)
+def _tag_ids(tags: Collection[str]) -> tuple[int, ...]:
+    blake2b = hashlib.blake2b
+    digests = [blake2b(tag.encode("utf-8", "surrogatepass"), digest_size=8).digest() for tag in tags]
+    return struct.unpack(f"<{len(digests)}q", b"".join(digests))
 
 
 def encode(bits: int) -> bytes:
@@ -87,16 +88,23 @@ Tagged: TypeAlias = Iterable[tuple[int, int, Iterable[str]]]
 def gather(receipts: Tagged) -> tuple[dict[Place, int], list[Span]]:
     """Postings and spans of these receipts, to be merged with what is stored."""
     found, spans = _gathered(receipts)
-    return {place: _union(some) for place, some in found}, spans
+    return {(bucket, tag): _union(some) for bucket, places in found for tag, some in places}, spans
 
 
-def gather_columns(receipts: Tagged) -> tuple[list[tuple[int, int, bytes]], list[Span]]:
+def gather_columns(receipts: Tagged) -> tuple[list[tuple[int, int, bytearray]], list[Span]]:
     """The same, with postings as columns: bucket, tag, column."""
     found, spans = _gathered(receipts)
-    return [(*place, _lone(some[0]) if len(some) == 1 else encode(_union(some))) for place, some in found], spans
+    lone = _LONE.pack
+    return [
+        # One receipt alone as `encode` would have it: almost every call and receipt has a tag of its own, its id.
+        (bucket, tag, bytearray(lone(1, some[0] >> 3, 1 << (some[0] & 7)) if len(some) == 1 else encode(_union(some))))
+        for bucket, places in found
+        for tag, some in places
+    ], spans
 
 
-def _gathered(receipts: Tagged) -> tuple[list[tuple[Place, list[int]]], list[Span]]:
+def _gathered(receipts: Tagged) -> tuple[list[tuple[int, list[tuple[int, list[int]]]]], list[Span]]:
+    """By bucket and tag, in the order of the table, so that each of its pages is met once."""
     found: dict[int, defaultdict[str, list[int]]] = {}
     spans: dict[int, tuple[int, int]] = {}
     for cursor, at_ms, tags in receipts:
@@ -112,21 +120,22 @@ def _gathered(receipts: Tagged) -> tuple[list[tuple[Place, list[int]]], list[Spa
             places = found[bucket] = defaultdict(list)
         for tag in tags:
             places[tag].append(offset)
-    postings: dict[Place, list[int]] = {}
-    for bucket, places in found.items():
-        for tag, some in places.items():
-            place = (bucket, _tag_id(tag))
-            if place in postings:
-                # Two tags, one hash.
-                some = sorted({*some, *postings[place]})
-            postings[place] = some
-    # In the order of the table, so that each of its pages is met once.
-    return sorted(postings.items()), [Span(block, *span) for block, span in sorted(spans.items())]
+    return (
+        [(bucket, sorted(_hashed(places).items())) for bucket, places in sorted(found.items())],
+        [Span(block, *span) for block, span in sorted(spans.items())],
+    )
 
 
-def _lone(offset: int) -> bytes:
-    """What `encode` makes of one receipt: almost every call and receipt has a tag of its own, its id."""
-    return _LONE.pack(1, offset >> 3, 1 << (offset & 7))
+def _hashed(places: dict[str, list[int]]) -> dict[int, list[int]]:
+    tags = _tag_ids(places)
+    found = dict(zip(tags, places.values(), strict=True))
+    if len(found) < len(tags):
+        # Two tags, one hash.
+        joined: defaultdict[int, set[int]] = defaultdict(set)
+        for tag, some in zip(tags, places.values(), strict=True):
+            joined[tag].update(some)
+        return {tag: sorted(some) for tag, some in joined.items()}
+    return found
 
 
 def _union(places: list[int]) -> int:

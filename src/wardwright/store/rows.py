@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from operator import itemgetter, methodcaller
 from typing import Any, Final, NamedTuple, cast
 
@@ -279,17 +279,20 @@ def packed(receipt: ReceiptRow) -> tuple[list[str], bytes]:
 
 def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:
     """What a receipt is indexed by: its own tags, its id, and whose it is. An erased one by its id alone."""
-    return [*erased_tags(scope, payload), f"{ID_TAG}={_shown(receipt_id)}"]
+    return [*erased_tags(scope, payload), id_tag(receipt_id)]
 
 
-def indexed_texts(receipt_id: bytes, scope: bytes, tags: Sequence[str]) -> list[str]:
-    """The same, of a receipt whose tags are known, so that its payload need not be read."""
-    return [*tags, f"{TENANT_TAG}={tenant_of(_shown(scope))}", f"{ID_TAG}={_shown(receipt_id)}"]
+def id_tag(receipt_id: bytes) -> str:
+    return f"{ID_TAG}={_shown(receipt_id)}"
+
+
+def tenant_tag(scope: bytes) -> str:
+    return f"{TENANT_TAG}={tenant_of(_shown(scope))}"
 
 
 def erased_tags(scope: bytes, payload: bytes | None) -> list[str]:
     """What erasure takes out of the index: all but the id."""
-    return [*_unpack_tags(payload), f"{TENANT_TAG}={tenant_of(_shown(scope))}"] if payload else []
+    return [*_unpack_tags(payload), tenant_tag(scope)] if payload else []
 
 
 def _unpack_tags(payload: bytes) -> list[str]:

@@ -781,12 +781,16 @@ class SqliteStore:
             (indexed, _INDEX_CHUNK),
         ).fetchall()
         known: list[tuple[int, int, list[str]]] = []
+        tenants: dict[bytes, str] = {}
         for cursor, at_ms, receipt_id, scope, erased in found:
             tags = None if erased else recent.get(cursor)
             if tags is None:
                 # Another process wrote some: then all are read.
                 break
-            known.append((cursor, at_ms, rows.indexed_texts(receipt_id, scope, tags)))
+            tenant = tenants.get(scope)
+            if tenant is None:
+                tenant = tenants[scope] = rows.tenant_tag(scope)
+            known.append((cursor, at_ms, [*tags, tenant, rows.id_tag(receipt_id)]))
         else:
             return known
         return [
