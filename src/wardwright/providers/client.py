@@ -16,6 +16,7 @@ import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import httptools
@@ -62,55 +63,38 @@ def render_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 class NetworkResponse:
     """One answer from the network. Made by a pool when the headers are there; lets go of its connection at its end by itself."""
 
-    __slots__ = (
-        "_complete",
-        "_connection",
-        "_deadline",
-        "_failure",
-        "_fields",
-        "_headers",
-        "_idle",
-        "_limit",
-        "_on_end",
-        "_pieces",
-        "_size",
-        "_until",
-        "_waiter",
-        "content_encoding",
-        "status",
-    )
+    # What most answers never change stays here.
+    status = 0
+    content_encoding = b""
+    _on_end: Callable[[End], None] | None = None
+    _named: Mapping[bytes, bytes] = {}
+    _headers: dict[str, str] | None = None
+    _size = 0
+    _limit = -1
+    _complete = False
+    _failure: ProviderFailed | None = None
 
     def __init__(self, connection: _Connection, until: float, idle: float, deadline: float | None) -> None:
-        self.status: int = 0
-        self.content_encoding: bytes = b""
-        self._on_end: Callable[[End], None] | None = None
         self._connection: _Connection | None = connection
         self._until = until
         self._idle = idle
         self._deadline = deadline
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._headers: dict[str, str] | None = None
         self._pieces: list[bytes] = []
-        self._size = 0
-        self._limit = -1
-        self._complete = False
-        self._failure: ProviderFailed | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] = connection.loop.create_future()
 
     @property
     def headers(self) -> Mapping[str, str]:
         """Lower-case names; a repeated header is one, its values joined by commas."""
         found = self._headers
         if found is None:
-            found = self._headers = {}
-            for name, value in self._fields:
-                key, said = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-                found[key] = f"{found[key]}, {said}" if key in found else said
+            found = self._headers = {
+                name.decode("latin-1"): value.decode("latin-1").strip() for name, value in self._named.items()
+            }
         return found
 
     @property
     def streamed(self) -> bool:
-        return self.headers.get("content-type", "").lower().startswith("text/event-stream")
+        return self._named.get(b"content-type", b"").lower().startswith(b"text/event-stream")
 
     def watch(self, on_end: Callable[[End], None]) -> None:
         """Calls `on_end` once, when the body has ended, now if it has."""
@@ -183,14 +167,11 @@ class NetworkResponse:
         if connection.paused:
             connection.resume()
         self._waiter = waiter = connection.loop.create_future()
-        try:
-            await waiter
-        finally:
-            self._waiter = None
+        await waiter
 
     def _wake(self) -> None:
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if not waiter.done():
             waiter.set_result(None)
 
     def _end(self) -> None:
@@ -214,15 +195,12 @@ class NetworkResponse:
             self._on_end = None
 
 
-class _Stale(Exception):
-    """A kept connection was closed before any byte of an answer came."""
-
-
 class _Connection(asyncio.Protocol):
     """One connection. Lives in its pool between answers; carries one at a time."""
 
     __slots__ = (
         "_due_at",
+        "_fields",
         "_finished",
         "_header_bytes",
         "_idle_since",
@@ -234,6 +212,7 @@ class _Connection(asyncio.Protocol):
         "_pool",
         "_response",
         "_timer",
+        "_trailing",
         "_transport",
         "_unread_bytes",
         "loop",
@@ -256,9 +235,13 @@ class _Connection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._response: NetworkResponse | None = None
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._trailing = False
+        """The headers are there: further ones are trailers, and mean nothing to us."""
         self._header_bytes = 0
+        """Of interim answers, then of trailers."""
         self._unread_bytes = 0
-        """Of headers whose end has not come, as they came; a single one may go on for ever."""
+        """That came since the headers or a piece of the body were there; a single header may go on for ever."""
         self._interim = False
         self._finished = False
         self._junk = False
@@ -266,7 +249,7 @@ class _Connection(asyncio.Protocol):
         self._last = 0.0
         self._idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._due_at = 0.0
+        self._due_at = inf
 
     # What the pool asks of it.
 
@@ -279,14 +262,13 @@ class _Connection(asyncio.Protocol):
         return self._transport is None
 
     def send(self, head: bytes, body: bytes, response: NetworkResponse) -> None:
-        """Writes a request; `response` gets what comes back."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            raise ProviderFailed("broken", _NO_ANSWER)
+        """Writes a request, on a connection that is usable; `response` gets what comes back."""
+        transport = cast("asyncio.Transport", self._transport)
         self._response = response
         self._header_bytes = self._unread_bytes = 0
-        self._finished = self.received = False
-        self.due(response._until)
+        self._finished = self._trailing = self.received = False
+        if response._until < self._due_at:
+            self.due(response._until)
         if len(body) <= JOIN_BYTES:
             transport.write(head + body)
         else:
@@ -296,7 +278,9 @@ class _Connection(asyncio.Protocol):
     def park(self) -> None:
         """Idle from now on."""
         self._idle_since = now = self.loop.time()
-        self.due(now + self._pool.keep)
+        due = now + self._pool.keep
+        if due < self._due_at:
+            self.due(due)
 
     def resume(self) -> None:
         """The reader caught up."""
@@ -331,7 +315,7 @@ class _Connection(asyncio.Protocol):
         self._response = None
         self.stale = self.reused and not self.received and response is not None
         if response is not None:
-            if response.status and exc is None and not _SIZED & response.headers.keys():
+            if response.status and exc is None and _SIZED.isdisjoint(response._named):
                 response._end()  # its end is the end of the connection
             else:
                 response._fail(_broken(response))
@@ -345,6 +329,7 @@ class _Connection(asyncio.Protocol):
             return
         self.received = True
         self._last = self.loop.time()
+        self._unread_bytes += len(data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -359,11 +344,9 @@ class _Connection(asyncio.Protocol):
                 return
             self._junk = True
         if self._finished:
-            self._release()
-        elif not response.status:
-            self._unread_bytes += len(data)
-            if self._unread_bytes > HEADER_BYTES:
-                self._give_up(response, _TOO_LONG)
+            self._release(response)
+        elif self._unread_bytes > HEADER_BYTES:
+            self._give_up(response, _TOO_LONG)
 
     # What the parser tells it.
 
@@ -372,52 +355,55 @@ class _Connection(asyncio.Protocol):
             self._junk = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        response = self._response
-        if response is None or self._finished:
-            return
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > HEADER_BYTES:
-            raise _Refused(_TOO_LONG)
-        if response.status:
-            return  # trailers mean nothing to us
-        response._fields.append((name, value))
-        if len(name) == 16 and name.lower() == b"content-encoding":
-            response.content_encoding = value.lower()
+        if self._trailing:
+            self._count(len(name) + len(value) + 4)
+        else:
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         response = self._response
-        parser = self._parser
-        if response is None or parser is None or self._finished:
+        if response is None or self._finished:
             return
+        parser = cast("httptools.HttpResponseParser", self._parser)
+        fields, self._fields = self._fields, []
         status = parser.get_status_code()
-        if status < 200:
-            self._interim = True
-            response._fields = []
-            response.content_encoding = b""
-            return
+        if status < 200 or self._unread_bytes > HEADER_BYTES:
+            self._count(sum(len(name) + len(value) + 4 for name, value in fields))
+            if status < 200:
+                self._interim = True
+                return
+        self._trailing = True
+        self._header_bytes = self._unread_bytes = 0
         self._keep = parser.should_keep_alive()
-        self._header_bytes = 0  # from here on those of trailers
         response.status = status
-        self.due(self._last + response._idle)
+        named = {name.lower(): value for name, value in fields}
+        if len(named) < len(fields):
+            named = _joined(fields)
+        response._named = named
+        if b"content-encoding" in named:
+            response.content_encoding = named[b"content-encoding"].lower()
+        due = self._last + response._idle
+        if due < self._due_at:
+            self.due(due)
         waiter = response._waiter
-        if waiter is not None and not waiter.done():
+        if not waiter.done():
             waiter.set_result(None)
 
     def on_body(self, data: bytes) -> None:
         response = self._response
         if response is None or self._finished:
             return
+        self._unread_bytes = 0
         response._pieces.append(data)
-        response._size += len(data)
+        response._size = size = response._size + len(data)
         limit = response._limit
-        if limit >= 0:
-            if response._size <= limit:
-                return  # the reader wants it whole
-        elif response._size > HIGH_WATER and not self.paused and self._transport is not None:
+        if size <= limit:
+            return  # the reader wants it whole
+        if limit < 0 and size > HIGH_WATER and not self.paused and self._transport is not None:
             self.paused = True
             self._transport.pause_reading()
         waiter = response._waiter
-        if waiter is not None and not waiter.done():
+        if not waiter.done():
             waiter.set_result(None)
 
     def on_message_complete(self) -> None:
@@ -428,13 +414,17 @@ class _Connection(asyncio.Protocol):
 
     # Ends.
 
-    def _release(self) -> None:
+    def _count(self, more: int) -> None:
+        """C3: bytes of headers beside those of the answer itself."""
+        self._header_bytes += more
+        if self._header_bytes > HEADER_BYTES:
+            raise _Refused(_TOO_LONG)
+
+    def _release(self, response: NetworkResponse) -> None:
         """The answer is whole: it has its bytes, the connection is free."""
-        response = self._response
         transport = self._transport
         self._response = None
-        if response is not None:
-            response._end()
+        response._end()
         if transport is None:
             return
         if not self._keep or self._junk or transport.get_write_buffer_size():
@@ -454,9 +444,9 @@ class _Connection(asyncio.Protocol):
 
     def due(self, due: float) -> None:
         """Looks at the time limits then at the latest."""
+        if due >= self._due_at:
+            return
         if self._timer is not None:
-            if self._due_at <= due:
-                return
             self._timer.cancel()
         self._due_at = due
         self._timer = self.loop.call_at(due, self._look)
@@ -464,6 +454,7 @@ class _Connection(asyncio.Protocol):
     def _look(self) -> None:
         """C5: what is due, if anything; else the timer is set to when something may be."""
         self._timer = None
+        self._due_at = inf
         now = self.loop.time()
         response = self._response
         end: End = "broken"
@@ -489,7 +480,7 @@ class _Connection(asyncio.Protocol):
 
 _LATE: Final = "the provider did not answer in time"
 _NO_ANSWER: Final = "the provider closed the connection without an answer"
-_SIZED: Final = frozenset({"content-length", "transfer-encoding"})
+_SIZED: Final = frozenset({b"content-length", b"transfer-encoding"})
 _TOO_LONG: Final = f"the headers of the provider's answer are longer than {HEADER_BYTES} bytes"
 
 
@@ -501,6 +492,14 @@ def _broken(response: NetworkResponse) -> ProviderFailed:
     if response.status:
         return ProviderFailed("broken", "the connection broke in the middle of the provider's answer")
     return ProviderFailed("broken", _NO_ANSWER)
+
+
+def _joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers of which some came more than once."""
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        found.setdefault(name.lower(), []).append(value.strip())
+    return {name: b", ".join(values) for name, values in found.items()}
 
 
 def _sooner(instant: float, deadline: float | None) -> float:
@@ -556,30 +555,27 @@ class Pool:
             len(body),
         )
         connection = self._kept() or await self._acquire(timeout, deadline, loop)
-        try:
-            return await self._exchange(connection, head, body, timeout, idle, deadline)
-        except _Stale:
-            # C1: on none of those that are kept, they are as old or older.
+        while True:
+            until = loop.time() + timeout
+            if deadline is not None and deadline < until:
+                until = deadline
+            response = NetworkResponse(connection, until, idle, deadline)
+            connection.send(head, body, response)
+            try:
+                await response._waiter
+            except BaseException:
+                # Cancelled while waiting: what may still come belongs to nobody.
+                connection.abort()
+                if connection.stale:
+                    self._freed()
+                raise
+            failure = response._failure
+            if failure is None or response.status:
+                return response
+            if not connection.stale:
+                raise failure
+            # C1: on none of those that are kept, they are as old or older. A new one is never stale.
             connection = await self._connect(deadline, loop, counted=True)
-            return await self._exchange(connection, head, body, timeout, idle, deadline)
-
-    async def _exchange(
-        self, connection: _Connection, head: bytes, body: bytes, timeout: float, idle: float, deadline: float | None
-    ) -> NetworkResponse:
-        response = NetworkResponse(connection, _sooner(connection.loop.time() + timeout, deadline), idle, deadline)
-        connection.send(head, body, response)
-        try:
-            await response._more()
-        except BaseException:
-            # Cancelled while waiting: what may still come belongs to nobody.
-            connection.abort()
-            if connection.stale:
-                self._freed()
-            raise
-        failure = response._failure
-        if failure is not None and not response.status:
-            raise _Stale if connection.stale else failure
-        return response
 
     def _kept(self) -> _Connection | None:
         """The connection that was used last: the others may then be given up for being idle."""

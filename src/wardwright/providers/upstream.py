@@ -10,6 +10,7 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, cast
@@ -35,6 +36,8 @@ MESSAGE: Final = 2_000
 
 LONGEST_WAIT: Final = 10.0
 """Seconds. A provider that asks for more is not waited for; another target may be faster."""
+
+KNOWN_IDS: Final = 8192
 
 FIRST_WAIT: Final = 0.25
 ANTHROPIC_VERSION: Final = "2023-06-01"
@@ -70,6 +73,8 @@ class Upstream:
         self._jitter = jitter
         self._now = now  # the breakers' time
         self._breakers: dict[str, Breaker] = {}
+        self._fitting: set[str] = set()
+        """Ids that need no change: a conversation brings the same ones with every request."""
         key = config.key.read(environ) if config.key is not None else ""
         further = [(name, value if isinstance(value, str) else value.read(environ)) for name, value in config.headers]
         self._secrets = sorted(
@@ -114,7 +119,15 @@ class Upstream:
 
     def ids(self, call_ids: Iterable[str]) -> dict[str, str]:
         """Tool-call ids that this provider would refuse, and what to send instead (G24). The same every time."""
-        return remapped(self.config, call_ids)
+        taken = set(call_ids)
+        if taken <= self._fitting:
+            return {}
+        changed = remapped(self.config, taken, self._fitting)
+        known = [one for one in taken if one not in changed and len(one) <= 64]
+        if len(self._fitting) + len(known) > KNOWN_IDS:
+            self._fitting.clear()
+        self._fitting.update(known[:KNOWN_IDS])
+        return changed
 
     async def send(
         self,
@@ -135,7 +148,6 @@ class Upstream:
             head += render_headers(headers)
         path = self._paths[wire]
         seconds = config.timeout_ms / 1000
-        loop = asyncio.get_running_loop()
         breaker = self._breakers.get(model)
         if breaker is None:
             breaker = self._breakers[model] = Breaker(config.breaker_failures, config.breaker_open_ms / 1000)
@@ -165,6 +177,7 @@ class Upstream:
             except BaseException:
                 breaker.leave()  # cancelled: nothing is known about the provider
                 raise
+            loop = asyncio.get_running_loop()
             self._judge(breaker, failed, late=deadline is not None and loop.time() >= deadline)
             wait = self._wait(failed, attempt)
             if wait is None or (deadline is not None and loop.time() + wait >= deadline):
@@ -235,20 +248,21 @@ class Upstream:
         return _KEY_LIKE.sub("[secret]", text)
 
 
-def remapped(config: ProviderConfig, call_ids: Iterable[str]) -> dict[str, str]:
-    """Ids that do not fit a provider's rule → ids that do, different for different ones."""
+def remapped(
+    config: ProviderConfig, call_ids: Iterable[str], fitting: AbstractSet[str] = frozenset()
+) -> dict[str, str]:
+    """Ids that do not fit a provider's rule → ids that do, different for different ones. `fitting` are known to."""
     rule = config.ids
     taken = set(call_ids)
     changed: dict[str, str] = {}
-    for call_id in sorted(taken):
-        if call_id and not rule.fits(call_id):
-            attempt = 0
-            derived = rule.derive(call_id)
-            while derived in taken:
-                attempt += 1
-                derived = rule.derive(call_id, attempt)
-            taken.add(derived)
-            changed[call_id] = derived
+    for call_id in sorted([one for one in taken - fitting if one and not rule.fits(one)]):
+        attempt = 0
+        derived = rule.derive(call_id)
+        while derived in taken:
+            attempt += 1
+            derived = rule.derive(call_id, attempt)
+        taken.add(derived)
+        changed[call_id] = derived
     return changed
 
 
