@@ -199,6 +199,7 @@ class _Connection(asyncio.Protocol):
     """One connection. Lives in its pool between answers; carries one at a time."""
 
     __slots__ = (
+        "_arrived",
         "_due_at",
         "_fields",
         "_finished",
@@ -216,6 +217,7 @@ class _Connection(asyncio.Protocol):
         "_transport",
         "_unread_bytes",
         "loop",
+        "on_body",
         "paused",
         "received",
         "reused",
@@ -231,6 +233,9 @@ class _Connection(asyncio.Protocol):
         self.stale = False
         """It was lost before any byte of an answer came; its place in the pool is kept for the repeated request."""
         self._pool = pool
+        self._arrived: list[bytes] = []
+        # Called by the parser for every chunk of a body, which may be a few bytes: nothing is looked at before all of a read is here.
+        self.on_body = self._arrived.append
         # A cycle, cut in connection_lost.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -337,6 +342,8 @@ class _Connection(asyncio.Protocol):
             return
         except httptools.HttpParserError:
             if not self._finished:
+                if self._arrived:
+                    self._hand_on(response)
                 # Not by the error's context: that is whatever exception was being handled where the loop was started.
                 self._give_up(
                     response, _TOO_LONG if self._header_bytes > HEADER_BYTES else "the provider's answer is not HTTP"
@@ -344,7 +351,10 @@ class _Connection(asyncio.Protocol):
                 return
             self._junk = True
         if self._finished:
+            self._arrived.clear()
             self._release(response)
+        elif self._arrived:
+            self._hand_on(response)
         elif self._unread_bytes > HEADER_BYTES:
             self._give_up(response, _TOO_LONG)
 
@@ -389,10 +399,19 @@ class _Connection(asyncio.Protocol):
         if not waiter.done():
             waiter.set_result(None)
 
-    def on_body(self, data: bytes) -> None:
-        response = self._response
-        if response is None or self._finished:
-            return
+    def on_message_complete(self) -> None:
+        if self._interim:
+            self._interim = False
+        elif not self._finished:
+            self._finished = True
+            if self._arrived and self._response is not None:
+                self._hand_on(self._response)  # what comes behind it is not its own
+
+    def _hand_on(self, response: NetworkResponse) -> None:
+        """What the parser found of the body in what has just been read."""
+        arrived = self._arrived
+        data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+        arrived.clear()
         self._unread_bytes = 0
         response._pieces.append(data)
         response._size = size = response._size + len(data)
@@ -405,12 +424,6 @@ class _Connection(asyncio.Protocol):
         waiter = response._waiter
         if not waiter.done():
             waiter.set_result(None)
-
-    def on_message_complete(self) -> None:
-        if self._interim:
-            self._interim = False
-        else:
-            self._finished = True
 
     # Ends.
 

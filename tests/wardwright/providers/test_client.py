@@ -1109,3 +1109,43 @@ def test_what_is_wrong_is_told_also_where_another_error_is_being_handled() -> No
     except OSError:
         failed = fails(behave)
     assert str(failed) == "the headers of the provider's answer are longer than 65536 bytes"
+
+
+def test_a_trailer_without_end_is_bounded() -> None:
+    """C3: one behind the last chunk is a header too."""
+
+    async def behave(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: ")
+        while not talk.writer.is_closing():
+            await talk.say(b"y" * 8192)
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        response = await ask(client, server)
+        with pytest.raises(ProviderFailed, match="longer than 65536 bytes"):
+            await response.read(100)
+
+    meet(behave, scenario)
+
+
+def test_what_comes_behind_an_answer_in_the_same_read_is_none_of_it() -> None:
+    """C2: not a byte of its body, and the connection is not kept."""
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        for _ in range(2):
+            assert await told(client, server) == b"ok"
+
+    one = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+    assert meet(always(one + b"ok" + one + b"no"), scenario).connections == 2
+
+
+def test_what_came_before_a_body_broke_stays_readable() -> None:
+    """Also when both came in one read."""
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        response = await ask(client, server)
+        assert await anext(response.chunks()) == b"abc"
+        with pytest.raises(ProviderFailed, match="not HTTP"):
+            await anext(response.chunks())
+
+    meet(always(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\nzz\r\n"), scenario)

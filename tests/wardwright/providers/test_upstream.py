@@ -575,6 +575,21 @@ def test_ids_that_a_provider_refuses_are_replaced(more: str, kept: str, changed:
     meet(always(answer()), scenario, more)
 
 
+def test_ids_that_were_seen_before_are_judged_as_when_they_were_new() -> None:
+    """G24: however many there were, whatever they came with; a derived one still differs from all that are there."""
+
+    async def scenario(upstream: Upstream, _server: Loopback) -> None:
+        for number in range(0, 30_000, 3_000):
+            assert upstream.ids([f"call_{one}" for one in range(number, number + 3_000)]) == {}
+        assert upstream.ids(["call_1", "", "call_29999", "a b"]) == upstream.ids(["a b"])
+        taken = upstream.ids(["a b"])["a b"]
+        assert upstream.ids([taken]) == {}
+        assert upstream.ids(["a b", taken])["a b"] not in ("a b", taken)
+        assert upstream.ids(iter(["a b"])) == {"a b": taken}
+
+    meet(always(answer()), scenario)
+
+
 def test_every_secret_that_is_missing_is_named() -> None:
     """Serving starts with all secrets or not at all, and says where each was expected."""
     problems = Problems("d.yaml")
