@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
+from operator import length_hint
 from typing import Any, Final, cast
 
 import orjson
@@ -196,9 +197,13 @@ _WORDS: Final = (
 )
 
 
+_new = object.__new__
+"""Makes the items of the usual shapes below without a Python call each: a transcript has many."""
+
+
 def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
-    fields = read(body)
+    fields: Object = body if isinstance(body, dict) else read(body)
     if not _REQUEST_FIELDS.issuperset(fields):
         check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
     if fields.get("mcp_servers") is None and fields.get("container") is None:
@@ -211,24 +216,7 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise wrong("messages", "a list", messages)
-    form = _response_format(fields)
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise wrong(f"messages[{index}]", "an object", message)
-        if not _MESSAGE_FIELDS.issuperset(message):
-            check_fields(message, _MESSAGE_FIELDS, {}, passing, f"messages[{index}]")
-        if "output_config" in message:  # from here on, another format
-            form = _configured(message, f"messages[{index}].output_config") or form
-        role = message.get("role")
-        speaker = _ROLES.get(role) if isinstance(role, str) else None
-        if speaker is None:
-            raise unknown(f"messages[{index}].role", "role", str(role))
-        content = message.get("content")
-        if isinstance(content, str):
-            if content:
-                lowering.items.append(TextItem(speaker, content))
-        else:
-            lowering.message(speaker, content, f"messages[{index}].content")
+    form = lowering.transcript(messages, _response_format(fields))
     tools = lowering.tools.all()
     return settled(
         Turn(
@@ -247,7 +235,7 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
 
 def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a reply body. `tools` holds only what the reply itself shows (a server's list); thinking is not the answer."""
-    fields = read(body)
+    fields: Object = body if isinstance(body, dict) else read(body)
     content = fields.get("content")
     if not isinstance(content, list):
         raise wrong("content", "a list", content)
@@ -284,6 +272,42 @@ class _Lowering:
         self.items: list[Item] = []
         self.tools = Declared(tools)
 
+    def transcript(self, messages: list[Any], form: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """The messages of a request. Gives back the format it asks for in the end; `form`: the one it asked for at first."""
+        left = iter(messages)
+        for message in left:
+            try:
+                speaker = _ROLES[message["role"]]
+                content = message["content"]
+                if len(message) == 2:  # and no other key
+                    if isinstance(content, str):
+                        if content:
+                            self.items.append(TextItem(speaker, content))
+                        continue
+                    made = _usual(speaker, content)
+                    if made is not None:
+                        self.items += made
+                        continue
+            except (KeyError, TypeError):
+                pass  # another shape, or no message
+            index = len(messages) - 1 - length_hint(left)
+            if not isinstance(message, dict):
+                raise wrong(f"messages[{index}]", "an object", message)
+            form = self._odd_message(cast("Object", message), f"messages[{index}]") or form
+        return form
+
+    def _odd_message(self, message: Object, path: str) -> Mapping[str, Any] | None:
+        """A message of any shape. Gives back the format that it asks for from here on, if it does."""
+        if not _MESSAGE_FIELDS.issuperset(message):
+            check_fields(message, _MESSAGE_FIELDS, {}, self._passing, path)
+        form = _configured(message, f"{path}.output_config") if "output_config" in message else None
+        role = message.get("role")
+        speaker = _ROLES.get(role) if isinstance(role, str) else None
+        if speaker is None:
+            raise unknown(f"{path}.role", "role", str(role))
+        self.message(speaker, message.get("content"), f"{path}.content")
+        return form
+
     def message(self, role: Role, content: Json, path: str) -> None:
         if isinstance(content, str):
             if content:
@@ -293,6 +317,10 @@ class _Lowering:
             return
         if not isinstance(content, list):
             raise wrong(path, "a string or a list of blocks", content)
+        made = _usual(role, content)
+        if made is not None:
+            self.items += made
+            return
         self._role = role
         texts = self._texts
         for index, block in enumerate(content):
@@ -322,7 +350,7 @@ class _Lowering:
 
     def _end_text(self) -> None:
         if self._texts:
-            self.items.append(TextItem(self._role, *joined(self._texts)))
+            self.items.append(_said(self._role, self._texts))
             self._texts.clear()
 
     # Text
@@ -448,6 +476,77 @@ _LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
 }
 
 
+def _usual(role: Role, content: list[Any]) -> list[Item] | None:
+    """The items of a message of texts, calls and results in their usual shapes. None: it is none, and nobody has complained yet.
+
+    An agent sends its whole transcript with every request, so these are read in few steps.
+    """
+    if not isinstance(content, list):
+        return None
+    items: list[Item] = []
+    texts: list[str] = []
+    try:
+        for block in content:
+            kind = block["type"]
+            if kind == "text":
+                text = block["text"]
+                if not isinstance(text, str) or (len(block) > 2 and not _BLOCK_FIELDS.issuperset(block)):
+                    return None
+                if text:
+                    texts.append(text)
+                continue
+            if texts:
+                items.append(_said(role, texts))
+                texts = []
+            if kind == "tool_result":
+                call_id = block["tool_use_id"]
+                said = block["content"]
+                if not isinstance(call_id, str) or (len(block) > 3 and not _BLOCK_FIELDS.issuperset(block)):
+                    return None
+                result = _new(ResultItem)
+                result.call_id = call_id
+                if isinstance(said, str):
+                    result.content = said
+                    result.parts = ()
+                else:
+                    result.content, result.parts = joined(_result_texts(said, ""))
+                result.is_error = "is_error" in block and block["is_error"] is True
+                result.name = ""
+                items.append(result)
+            elif kind == "tool_use":
+                call_id = block["id"]
+                name = block["name"]
+                given = block["input"]
+                if not isinstance(call_id, str) or not isinstance(name, str) or not isinstance(given, dict):
+                    return None
+                if len(block) > 4 and ("toolset_name" in block or not _BLOCK_FIELDS.issuperset(block)):
+                    return None
+                call = _new(CallItem)
+                call.id = call_id
+                call.name = name
+                call.arguments = orjson.dumps(given).decode()
+                items.append(call)
+            else:
+                return None
+    except (KeyError, TypeError, RecursionError, WireError):
+        return None
+    if texts:
+        items.append(_said(role, texts))
+    return items
+
+
+def _said(role: Role, texts: list[str]) -> TextItem:
+    """Text blocks that stand next to each other, as one item."""
+    item = _new(TextItem)
+    item.role = role
+    if len(texts) == 1:
+        item.text = texts[0]
+        item.parts = ()
+    else:
+        item.text, item.parts = joined(texts)
+    return item
+
+
 def kind_of(tool_type: str) -> str:
     """A hosted tool's kind: its type or name without the version (`web_search_20250305` is `web_search`)."""
     # WHY NOT every type: callers choose them, and refused ones would stay in memory.
@@ -556,7 +655,9 @@ def _result_texts(content: Json, path: str) -> list[str]:
             raise wrong(f"{path}[{index}]", "an object", block)
         kind = block.get("type")
         if kind == "text":
-            text = text_of(block, "text", f"{path}[{index}]")
+            text = block.get("text")
+            if not isinstance(text, str):
+                text = text_of(block, "text", f"{path}[{index}]")
             if text:
                 texts.append(text)
         elif kind == "document":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
+from operator import length_hint
 from typing import Any, Final
 
 from wardwright.errors import WireError
@@ -190,9 +191,13 @@ _FAILED: Final[Mapping[str, bool]] = {"completed": False, "failed": True}
 _VERSION: Final = re.compile(r"(?:_preview)?(?:_\d{4}_\d{2}_\d{2})?\Z")
 
 
+_new = object.__new__
+"""Makes the items of the usual shapes below without a Python call each: a transcript has many."""
+
+
 def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
-    fields = read(body)
+    fields: Object = body if isinstance(body, dict) else read(body)
     if not _REQUEST_FIELDS.issuperset(fields):
         check_fields(fields, _REQUEST_FIELDS, REFUSED, passing, "")
     lowering = _Lowering(passing, True, _KNOWN.read(fields.get("tools"), passing))
@@ -229,7 +234,7 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
 
 def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a reply body. `tools` holds only what the reply itself shows (a server's list); reasoning is not the answer."""
-    fields = read(body)
+    fields: Object = body if isinstance(body, dict) else read(body)
     output = fields.get("output")
     if not isinstance(output, list):
         raise wrong("output", "a list", output)
@@ -263,43 +268,77 @@ class _Lowering:
         self.tools = Declared(tools)
         self.form: Mapping[str, Any] | None = None
 
-    def add(self, given: list[Json], path: str) -> None:
-        for index, item in enumerate(given):
-            if not isinstance(item, dict):
-                raise wrong(f"{path}[{index}]", "an object", item)
-            if not _ITEM_FIELDS.issuperset(item) and self._request:
-                check_fields(item, _ITEM_FIELDS, {}, self._passing, f"{path}[{index}]")
-            kind = item.get("type")
-            if kind is None:
-                kind = "message" if "role" in item else "item_reference"
-            if kind == "function_call":
-                name = item.get("name")
-                call_id = item.get("call_id")
-                arguments = item.get("arguments")
-                if (
-                    isinstance(name, str)
-                    and isinstance(call_id, str)
-                    and isinstance(arguments, str)
-                    and item.get("namespace") is None
-                ):
-                    self.items.append(CallItem(call_id, name, arguments))
-                else:
-                    self._call(item, f"{path}[{index}]", "arguments")
-                continue
-            if kind == "function_call_output":
-                call_id = item.get("call_id")
-                output = item.get("output")
-                if isinstance(call_id, str) and isinstance(output, str) and item.get("name") is None:
-                    self.items.append(ResultItem(call_id, output))
-                else:
-                    self.call_output(item, f"{path}[{index}]")
-                continue
-            if not isinstance(kind, str):
-                raise wrong(f"{path}[{index}].type", "a string", kind)
-            lower = _LOWER.get(kind)
-            if lower is None:
-                raise unknown(f"{path}[{index}].type", "item", kind)
-            lower(self, item, f"{path}[{index}]")
+    def add(self, given: list[Any], path: str) -> None:
+        """The items of a request or a reply. An agent sends its whole transcript with every request, so calls, results and texts in
+        their usual shapes are read here, in few steps; any other shape raises or falls through."""
+        items = self.items
+        left = iter(given)
+        for item in left:
+            try:
+                if _ITEM_FIELDS.issuperset(item):
+                    kind = item.get("type", "message")
+                    if kind == "function_call":
+                        call_id = item["call_id"]
+                        name = item["name"]
+                        arguments = item["arguments"]
+                        if (
+                            isinstance(call_id, str)
+                            and isinstance(name, str)
+                            and isinstance(arguments, str)
+                            and "namespace" not in item
+                        ):
+                            call = _new(CallItem)
+                            call.id = call_id
+                            call.name = name
+                            call.arguments = arguments
+                            items.append(call)
+                            continue
+                    elif kind == "function_call_output":
+                        call_id = item["call_id"]
+                        output = item["output"]
+                        if isinstance(call_id, str) and isinstance(output, str) and "name" not in item:
+                            result = _new(ResultItem)
+                            result.call_id = call_id
+                            result.content = output
+                            result.is_error = None
+                            result.name = ""
+                            result.parts = ()
+                            items.append(result)
+                            continue
+                    elif kind == "message":
+                        speaker = _ROLES[item["role"]]
+                        content: list[Any] | str = item["content"]
+                        if isinstance(content, list) and len(content) == 1:
+                            part = content[0]
+                            fields, key = _PARTS[part["type"]]
+                            content = part[key] if fields.issuperset(part) else content
+                        if isinstance(content, str):
+                            if content:
+                                text = _new(TextItem)
+                                text.role = speaker
+                                text.text = content
+                                text.parts = ()
+                                items.append(text)
+                            continue
+            except (AttributeError, KeyError, TypeError):
+                pass  # another shape, or no item at all
+            self._odd(item, f"{path}[{len(given) - 1 - length_hint(left)}]")
+
+    def _odd(self, item: Json, path: str) -> None:
+        """An item of any shape."""
+        if not isinstance(item, dict):
+            raise wrong(path, "an object", item)
+        if not _ITEM_FIELDS.issuperset(item) and self._request:
+            check_fields(item, _ITEM_FIELDS, {}, self._passing, path)
+        kind = item.get("type")
+        if kind is None:
+            kind = "message" if "role" in item else "item_reference"
+        if not isinstance(kind, str):
+            raise wrong(f"{path}.type", "a string", kind)
+        lower = _LOWER.get(kind)
+        if lower is None:
+            raise unknown(f"{path}.type", "item", kind)
+        lower(self, item, path)
 
     # Text
 
@@ -308,8 +347,7 @@ class _Lowering:
         speaker = _ROLES.get(role) if isinstance(role, str) else None
         if speaker is None:
             raise unknown(f"{path}.role", "role", str(role))
-        content = item.get("content")
-        text, parts = (content, ()) if isinstance(content, str) else joined(self._texts(content, f"{path}.content"))
+        text, parts = joined(self._texts(item.get("content"), f"{path}.content"))
         if text:
             self.items.append(TextItem(speaker, text, parts))
 
@@ -336,6 +374,9 @@ class _Lowering:
             self.form = schema_of(object_of(text, "format", f"{path}.text"), f"{path}.text.format")
 
     # The client's calls
+
+    def function_call(self, item: Object, path: str) -> None:
+        self._call(item, path, "arguments")
 
     def _call(self, item: Object, path: str, key: str) -> None:
         name = named(item, path)
@@ -584,6 +625,8 @@ _LOWER: Final[Mapping[str, Callable[[_Lowering, Object, str], None]]] = {
     "custom_tool_call": _Lowering.custom_call,
     "custom_tool_call_output": _Lowering.call_output,
     "file_search_call": _Lowering.file_search,
+    "function_call": _Lowering.function_call,
+    "function_call_output": _Lowering.call_output,
     "image_generation_call": _Lowering.image_generation,
     "item_reference": _Lowering.reference,
     "local_shell_call": _Lowering.local_shell_call,
