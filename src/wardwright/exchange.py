@@ -57,6 +57,7 @@ from wardwright.store import SealedRow
 from wardwright.streaming import Relay, StreamTranslator, relay_for, render
 from wardwright.wire import anthropic, body, chat_completions, edit, responses, translate
 from wardwright.wire.edit import Change, Splice, SplicedCall, ToolAnswer
+from wardwright.wire.growth import Given
 from wardwright.wire.refusal import Refusal, RefusalKind
 from wardwright.wire.turn import Caller, CallItem, ResultItem, TextItem, Turn, Usage, WireName
 
@@ -121,8 +122,7 @@ class Inbound:
     """One request, read and authenticated."""
 
     wire: WireName
-    raw: bytes
-    body: dict[str, Any]
+    given: Given
     turn: Turn
     """As the wire said it, without caller."""
     caller: Caller
@@ -255,8 +255,6 @@ class Exchange:
     """Within which targets are chosen: what the request's ruling allows, and every reply's since."""
     asked: int = 0
     """How often a provider was asked."""
-    fresh: bool = True
-    """`inbound.body` is as it was read: nobody has prepared it for a target yet."""
 
     def __init__(self, gateway: Gateway, inbound: Inbound, sink: Sink, live: Live, part: ModelPlan) -> None:
         self.gateway = gateway
@@ -354,7 +352,7 @@ class Exchange:
                 part.model_id
             )
             turn.remote_tools = self._remote()
-            if turn.server_tools and _choices(inbound.body) > 1:
+            if turn.server_tools and _choices(inbound.given.head) > 1:
                 raise WireError("'n' above 1 cannot be used with server tools; ask for one choice")
         return turn
 
@@ -489,7 +487,7 @@ class Exchange:
     def _digest(self) -> str:
         """Name of this request of this principal, whatever its layout: what was approved for one is not given to another."""
         if not self.request_digest:
-            read = self.inbound.body if self.fresh else body.read(self.inbound.raw)
+            read = body.read(self.inbound.given.raw)
             written = orjson.dumps([self.inbound.caller.principal, read], option=orjson.OPT_SORT_KEYS)
             self.request_digest = hmac.digest(self.gateway.keyring.stable_key("request"), written, "sha256").hex()[:32]
         return self.request_digest
@@ -638,7 +636,7 @@ class Exchange:
             part.targets,
             self.route,
             needs_tools=bool(turn.tools),
-            tokens=routing.estimate(len(self.inbound.raw)),
+            tokens=routing.estimate(len(self.inbound.given.raw)),
             open=lambda target: self.live.providers[target.provider].blocked(target.model),
         )
         self.attempts += selection.skipped
@@ -679,14 +677,18 @@ class Exchange:
 
     def _build(self, turn: Turn, target: Target, upstream: Provider) -> tuple[WireName, bytes]:
         """What this target is sent: the request mediated, with the rounds before it, in the provider's wire."""
-        inbound = self.inbound
-        edits = edit.of(inbound.wire)
-        # Whoever prepared it for another target has changed it: read it anew.
-        request = inbound.body if self.fresh else body.read(inbound.raw)
-        self.fresh = False
+        inbound, part, settings, ruling = self.inbound, self.part, self.settings, self.judged[0].ruling
+        wire, model = upstream.wire_for(inbound.wire), target.upstream_model or target.model
+        # Only on this wire a stream tells its usage if it is asked to.
+        metered = turn.stream and wire == "chat_completions" and part.model_id in self.live.deployment.metered
+        mediates = _mediates(settings, ruling) or ruling.transforms
+        names = _call_ids(turn)
+        as_it_is = not (mediates or metered or self.splices or self.rounds)
+        if as_it_is and wire == inbound.wire == "chat_completions" and not upstream.ids(names):
+            return wire, inbound.given.written(model)
+        edits, request = edit.of(inbound.wire), inbound.given.own()
         edits.forget(request)
-        part, settings, ruling = self.part, self.settings, self.judged[0].ruling
-        if _mediates(settings, ruling) or ruling.transforms:
+        if mediates:
             prepared = mediation.prepare(
                 request,
                 inbound.wire,
@@ -709,22 +711,17 @@ class Exchange:
         for one in self.rounds:
             request = edits.answered(request, one.reply, one.answers)
             edits.relax(request)
-        wire = upstream.wire_for(inbound.wire)
         if wire != inbound.wire:
             request = translate.request(request, inbound.wire, wire)
             edits = edit.of(wire)
-        names = _call_ids(turn)
-        if self.splices or self.rounds:
-            names += [call.id for one in self.splices for call in one.calls]
-            names += [answer.call_id for one in self.rounds for answer in one.answers.values()]
+        names += [call.id for one in self.splices for call in one.calls]
+        names += [answer.call_id for one in self.rounds for answer in one.answers.values()]
         renamed = upstream.ids(names)
         if renamed:
             edits.rename_ids(request, renamed)
-        edits.set_model(request, target.upstream_model or target.model)
-        if turn.stream and wire == "chat_completions" and part.model_id in self.live.deployment.metered:
-            # Only on this wire a stream tells its usage if it is asked to.
+        edits.set_model(request, model)
+        if metered:
             options = request.get("stream_options")
-            request = dict(request)  # the caller's own still says whether it wants to hear it
             request["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return wire, body.write(request)
 
@@ -790,7 +787,7 @@ class Exchange:
         return relay_for(self.inbound.wire, hold_text=hold_text, head=self._repeated(), usage=self._wants_usage())
 
     def _wants_usage(self) -> bool:
-        options = self.inbound.body.get("stream_options")
+        options = self.inbound.given.head.get("stream_options")
         return isinstance(options, dict) and bool(cast("dict[str, Any]", options).get("include_usage"))
 
     def _repeated(self) -> dict[str, Any]:
@@ -798,7 +795,7 @@ class Exchange:
         if self.inbound.wire != "responses" or not _mediates(self.settings, self.judged[0].ruling):
             return {}
         said: dict[str, Any] = dict.fromkeys(("instructions", "tools", "tool_choice"))
-        edit.of(self.inbound.wire).echo(said, body.read(self.inbound.raw))
+        edit.of(self.inbound.wire).echo(said, body.read(self.inbound.given.raw))
         del said["model"]
         return said
 

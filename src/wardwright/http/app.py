@@ -18,7 +18,8 @@ from wardwright.exchange import FAILED, Exchange, Header, Inbound
 from wardwright.http import guard
 from wardwright.http.auth import Principal
 from wardwright.http.service import Service
-from wardwright.wire import anthropic, body, chat_completions, edit, responses
+from wardwright.wire import anthropic, body, edit, responses
+from wardwright.wire.growth import Given, Transcripts
 from wardwright.wire.refusal import Refusal
 from wardwright.wire.turn import WireName
 
@@ -33,13 +34,13 @@ PATHS: Final[Mapping[str, WireName]] = {
     "/v1/messages": "anthropic",
 }
 _PARSE: Final[Mapping[WireName, Callable[[dict[str, Any]], Any]]] = {
-    "chat_completions": chat_completions.parse_request,
     "responses": responses.parse_request,
     "anthropic": anthropic.parse_request,
 }
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _APPROVAL: Final = "x-wardwright-approval"
+_BEGINNING: Final = 1024
 
 log = logging.getLogger("wardwright")
 _BETA: Final = "anthropic-beta"
@@ -94,6 +95,7 @@ class App:
         self._others = others
         self._under_way = 0
         self._of_principal: dict[str, int] = {}
+        self._transcripts = Transcripts()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         wire = PATHS.get(scope["path"]) if scope["type"] == "http" else None
@@ -167,8 +169,12 @@ class App:
             await self._told(wire, sink, caller)
             return
         try:
-            given = body.read(raw)
-            turn = _PARSE[wire](given)
+            if wire == "chat_completions":
+                # Of those who do not name their session: that of another conversation that begins alike is only looked at in vain.
+                given, turn = self._transcripts.read((principal.id, caller.session_id or raw[:_BEGINNING]), raw)
+            else:
+                read = body.read(raw)
+                given, turn = Given.whole(raw, read), _PARSE[wire](read)
         except WireError as error:
             refusal = Refusal(error.status, "invalid_request_error", error.code, str(error))
             await self._told(wire, sink, refusal)
@@ -187,7 +193,7 @@ class App:
             trusted = trust.trusted
             if trust.refused:
                 notes = (*notes, f"attestation_refused:{trust.refused}")
-        inbound = Inbound(wire, raw, given, turn, caller, trusted, headers.get(_APPROVAL, ""), notes)
+        inbound = Inbound(wire, given, turn, caller, trusted, headers.get(_APPROVAL, ""), notes)
         if wire == "anthropic" and (beta := headers.get(_BETA)) is not None:
             # What it switches on stands in the body, field by field, and was read there.
             inbound.forwarded = ((_BETA, beta),)

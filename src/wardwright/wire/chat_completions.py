@@ -181,7 +181,7 @@ def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise wrong("messages", "a list", messages)
-    _transcript(messages, items, passing)
+    add_messages(messages, items, passing)
     tools: Sequence[DeclaredTool] = _KNOWN.read(fields.get("tools"), passing)
     if not common:
         tools = [*tools, *further] if (further := _further_tools(fields, passing)) else tools
@@ -428,8 +428,8 @@ class _Choice:
                 call.add(object_of(piece, name, path), f"{path}.{name}", bool(call_id))
 
 
-def _transcript(messages: list[Any], items: list[Item], passing: Collection[str]) -> None:
-    """The items of a request's messages.
+def add_messages(messages: list[Any], items: list[Item], passing: Collection[str] = ()) -> None:
+    """Adds the items of a request's messages. Each says the same whatever stands before it.
 
     An agent sends its whole transcript with every request, so the usual shapes are read here, in few steps: when every key was
     found and counted, no other can stand beside them. What is shaped otherwise, or is no message, raises or falls through.

@@ -1,0 +1,187 @@
+"""Of a conversation that goes on, only what is new is read.
+
+An agent sends its whole transcript with every request: the bytes of the one before, with some more where the list of messages ended.
+Where that is so, the messages before are what they were, and only the new ones are parsed, lowered and written for the provider: a
+request costs what it adds, not what it repeats. Whatever is not exactly so is read as a whole. Chat Completions only: the other wires'
+messages cannot be read one by one.
+
+Invariants (tests cite the numbers):
+ W1. What is given is what reading the whole body gives: the same fields, the same items, the same refusal.
+ W2. All bytes are compared, and only with those that the same caller sent under the same name.
+ W3. What is remembered is bounded; who was not heard of for longest is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+import orjson
+
+from wardwright.errors import WireError
+from wardwright.wire import chat_completions, edits
+from wardwright.wire.body import Json, Object, read, write
+from wardwright.wire.turn import Item, Turn
+
+_TRANSCRIPT: Final = "messages"
+_BLANK: Final = b" \t\r\n"
+ROOM: Final = 24 * 1024 * 1024
+"""Bytes of bodies that are remembered, over all conversations; the same again is kept of what was made of them."""
+
+
+class Given:
+    """The body of one request."""
+
+    __slots__ = ("_body", "_heads", "_said", "head", "raw")
+
+    def __init__(
+        self, raw: bytes, head: Object, body: Object | None, said: bytes | None, heads: dict[str, bytes]
+    ) -> None:
+        self.raw = raw
+        self.head = head
+        """Its fields but for the transcript. Shared with the requests that go on from here, so nobody changes it."""
+        self._body = body
+        self._said = said
+        """The messages, written anew, without the brackets around them."""
+        self._heads = heads
+        """The fields beside them, written anew, by the model that is asked."""
+
+    @classmethod
+    def whole(cls, raw: bytes, body: Object) -> Given:
+        """One that was read in one piece."""
+        return cls(raw, {name: body[name] for name in body if name != _TRANSCRIPT}, body, None, {})
+
+    def own(self) -> Object:
+        """All of it, for the asker to change."""
+        body, self._body = self._body, None
+        return read(self.raw) if body is None else body
+
+    def written(self, model: str) -> bytes:
+        """What a provider of Chat Completions is sent when nothing but the model is another one."""
+        head = self._heads.get(model)
+        if head is None:
+            fields = dict(self.head)
+            edits.forget(fields)
+            edits.set_model(fields, model)
+            head = self._heads[model] = write(fields)[:-1]
+        said = self._said
+        if said is None:
+            said = self._said = write(self.own()[_TRANSCRIPT])[1:-1]
+        return b'%b,"messages":[%b]}' % (head, said)
+
+    def grown(self, raw: bytes, added: list[Json]) -> Given:
+        """The request that adds these messages to this one."""
+        said = self._said
+        if said is not None:
+            said = b"%b,%b" % (said, write(added)[1:-1])
+        return Given(raw, self.head, None, said, self._heads)
+
+
+class Transcripts:
+    """The last request of each conversation, within bounds. Belongs to one event loop."""
+
+    __slots__ = ("_known", "_room")
+
+    def __init__(self, room: int = ROOM) -> None:
+        self._known: dict[Hashable, _Last] = {}
+        self._room = room
+
+    def read(self, name: Hashable, raw: bytes) -> tuple[Given, Turn]:
+        """A request's body and turn. `name` is that of its caller and conversation; WireError as `chat_completions` raises it."""
+        known = self._known
+        before = known.pop(name, None)
+        last = None if before is None else before.followed(raw)
+        if before is not None:
+            self._room += len(before.given.raw)
+        if last is None:
+            body = read(raw)
+            last = _Last(Given.whole(raw, body), chat_completions.parse_request(body))
+        known[name] = last
+        self._room -= len(raw)
+        while self._room < 0:
+            self._room += len(known.pop(next(iter(known))).given.raw)
+        return last.given, last.turn()
+
+
+class _Last:
+    """A request that another may go on from."""
+
+    __slots__ = ("_opening", "_read", "_rest", "given")
+
+    def __init__(self, given: Given, read: Turn) -> None:
+        self.given = given
+        self._read = read
+        """Not the turn of an exchange, which writes into its own."""
+        self._opening = self._rest = b""
+        """The body up to the end of its last message, and from there on; empty until another request has shown where that is."""
+
+    def turn(self) -> Turn:
+        read = self._read
+        turn = Turn("request", "chat_completions", read.model, read.items, read.tools, read.tool_choice, read.caller)
+        turn.stream, turn.claims, turn.response_format = read.stream, read.claims, read.response_format
+        return turn
+
+    def followed(self, raw: bytes) -> _Last | None:
+        """The request that goes on from this one; None: this one does not, or nobody can say so cheaply."""
+        if len(raw) <= len(self.given.raw) or not (self._opening or self._part(raw)):
+            return None
+        opening, rest = self._opening, self._rest
+        if not raw.startswith(opening) or not raw.endswith(rest):
+            return None
+        end = len(raw) - len(rest)
+        added = raw[len(opening) : end].lstrip(_BLANK)
+        if not added.startswith(b","):
+            return None
+        items: list[Item] = [*self._read.items]
+        try:
+            messages: list[Json] = orjson.loads(b"[%b]" % added[1:])
+            if not messages:
+                return None  # a comma with nothing behind it
+            chat_completions.add_messages(messages, items)
+            given = self.given.grown(raw, messages)
+        except (orjson.JSONDecodeError, WireError):
+            return None  # told as it stands in the whole body
+        turn = self.turn()
+        turn.items = items
+        last = _Last(given, turn)
+        last._opening, last._rest = raw[:end], rest
+        return last
+
+    def _part(self, raw: bytes) -> bool:
+        """Finds where the messages of this request end: where the next one goes on otherwise."""
+        before = self.given.raw
+        end = _alike(before, raw)
+        opening, rest = before[:end], before[end:]
+        expected = read(before)
+        expected[_TRANSCRIPT] = [*_messages(expected), None]
+        try:
+            # CAUTION: this is the proof. If a value put here becomes the last message and changes nothing else, a reader stands
+            # behind a message here, and behind that value again, so whatever is put here does the same. Inside a string, in another
+            # list or in a field that stands twice it would not.
+            if orjson.loads(b"%b,null%b" % (opening, rest)) != expected:
+                return False
+        except orjson.JSONDecodeError:
+            return False
+        self._opening, self._rest = opening, rest
+        return True
+
+
+def _messages(body: Object) -> list[Json]:
+    messages = body[_TRANSCRIPT]
+    assert isinstance(messages, list)  # it was read as a request before
+    return messages
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+__all__ = ["Given", "Transcripts"]
