@@ -88,13 +88,16 @@ class _Request:
     """The answer is whole."""
     whole = False
     """So is the request."""
-    _size = 0
+    size = 0
+    """Of what waits for the application."""
     _told = False
     expects = False
     """Its caller waits to be told before he sends the body."""
     _start: Any = None
     _begun = False
     _chunked = False
+    _silent = False
+    """Its body is not sent, whatever the application says."""
     _left: int | None = None
     """Bytes of the body that the head promised and that have not come; None: until the connection ends."""
 
@@ -103,33 +106,18 @@ class _Request:
         self.scope = scope
         self.keep = keep
         """Another request may follow on this connection."""
-        self._pieces: list[bytes] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self.pieces: list[bytes] = []
+        self.waiters: list[asyncio.Future[None]] = []
         self.task: asyncio.Task[None] | None = None
 
     # For the connection.
-
-    def take(self, data: bytes) -> bool:
-        """A piece of the body; whether that is enough for now."""
-        if self.done:
-            return False
-        self._pieces.append(data)
-        self._size += len(data)
-        if self._waiters:
-            self._wake()
-        return self._size > HIGH_WATER
-
-    def complete(self) -> None:
-        self.whole = True
-        if self._waiters:
-            self._wake()
 
     def break_off(self) -> None:
         """Nothing more will come of it, and nothing after it."""
         self.cut = True
         self.keep = False
-        if self._waiters:
-            self._wake()
+        if self.waiters:
+            self.wake()
 
     async def run(self, server: Server) -> None:
         """Has the application answer it."""
@@ -152,37 +140,37 @@ class _Request:
             if self.done or (self.cut and not self.whole):
                 return {"type": "http.disconnect"}
             whole = self.whole
-            pieces = self._pieces
+            pieces = self.pieces
             if pieces or (whole and not self._told):
                 self._told = whole
                 if pieces:
-                    self._pieces = []
-                    if self._size > HIGH_WATER:
+                    self.pieces = []
+                    if self.size > HIGH_WATER:
                         self.connection.resume()
-                    self._size = 0
+                    self.size = 0
                 body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 return {"type": "http.request", "body": body, "more_body": not whole}
             if self.cut:
                 return {"type": "http.disconnect"}
             if self.expects:
                 self.expects = False
-                self.connection.write(_CONTINUE)
+                self.connection.transport.write(_CONTINUE)
             waiter = self.connection.loop.create_future()
-            self._waiters.append(waiter)
+            self.waiters.append(waiter)
             try:
                 await waiter
             finally:
-                self._waiters.remove(waiter)
+                self.waiters.remove(waiter)
 
     async def send(self, message: Any) -> None:
-        kind = message["type"]
-        if kind == "http.response.start":
-            if self._start is not None:
-                raise RuntimeError("an answer begins once")
+        start = self._start
+        if start is None:
+            if message["type"] != "http.response.start":
+                raise RuntimeError("an answer begins with its head")
             self._start = message
             return
-        if kind != "http.response.body" or self._start is None or self.done:
-            raise RuntimeError(f"{kind} has no place here")
+        if message["type"] != "http.response.body" or self.done:
+            raise RuntimeError("an answer has one head and one end")
         body = message.get("body", b"")
         more = message.get("more_body", False)
         connection = self.connection
@@ -190,45 +178,30 @@ class _Request:
             self.done = not more
             return
         if self._begun:
-            self._continue(body, more)
+            self._write(b"", body, more)
         else:
-            self._begin(body, more)
+            # W6
+            self._write(self._head(start["status"], start.get("headers", ()), len(body), more), body, more)
+            self._begun = True
         if not more:
             self.done = True
-            if self._waiters:
-                self._wake()
+            if self.waiters:
+                self.wake()
             connection.answered(self)
         elif connection.full:
             await connection.drained()
 
-    def _begin(self, body: bytes, more: bool) -> None:
-        """W6: the head, and what is known of the body."""
-        start = self._start
-        status: int = start["status"]
-        headers: Sequence[tuple[bytes, bytes]] = start.get("headers", ())
-        connection = self.connection
+    def _head(self, status: int, headers: Sequence[tuple[bytes, bytes]], size: int, more: bool) -> bytes:
         named = dict(headers)
-        further = b""
-        if self.expects and not self.whole:
-            self.keep = False  # who was not told to go on may send a body or none
-        if not self.keep and b"connection" not in named:
-            further = _CLOSE
-        silent = self.scope["method"] == "HEAD" or status in _BODILESS
         promised = named.get(b"content-length")
-        if promised is not None:
+        if promised is not None and self.keep and not self.expects and self.scope["method"] != "HEAD":
             self._left = int(promised)
-        elif not more and status not in _BODILESS:
-            self._left = len(body)
-            further += b"content-length: %d\r\n" % len(body)
-        elif not silent and self.scope["http_version"] == "1.1":
-            self._chunked = True
-            further += b"transfer-encoding: chunked\r\n"
-        elif not silent:
-            self.keep = False  # of HTTP/1.0: its end is the end of the connection
-            further = further or _CLOSE
+            further = b""
+        else:
+            further = self._framing(status, named, None if more else size)
         head = b"%b%b%b%b\r\n" % (
             _STATUS[status],
-            connection.server.date,
+            self.connection.server.date,
             _LINE * len(headers) % tuple(chain.from_iterable(headers)),
             further,
         )
@@ -236,35 +209,49 @@ class _Request:
         lines = len(headers) + 3 + further.count(b"\n")
         if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head or b"transfer-encoding" in named:
             raise RuntimeError("the headers of the answer cannot be sent")
-        if silent:
-            self._left = 0
-            body = b""
-            self._chunked = False
-        self._continue(body, more, head)
-        self._begun = True
+        return head
 
-    def _continue(self, body: bytes, more: bool, head: bytes = b"") -> None:
+    def _framing(self, status: int, named: dict[bytes, bytes], size: int | None) -> bytes:
+        """What the application did not say of how the answer ends."""
+        further = b""
+        bodiless = status in _BODILESS
+        self._silent = bodiless or self.scope["method"] == "HEAD"
+        if self.expects and not self.whole:
+            self.keep = False  # who was not told to go on may send a body or none
+        if b"content-length" in named:
+            self._left = int(named[b"content-length"])
+        elif size is not None and not bodiless:
+            self._left = size
+            further = b"content-length: %d\r\n" % size
+        elif self._silent:
+            self._left = 0
+        elif self.scope["http_version"] == "1.1":
+            self._chunked = True
+            further = b"transfer-encoding: chunked\r\n"
+        else:
+            self.keep = False  # of HTTP/1.0: its end is the end of the connection
+        return further if self.keep or b"connection" in named else further + _CLOSE
+
+    def _write(self, head: bytes, body: bytes, more: bool) -> None:
         """The next piece; behind the head, if that is not out yet."""
-        connection = self.connection
         if self._chunked:
             if body:
                 head += b"%x\r\n%b\r\n" % (len(body), body)
             if not more:
                 head += _LAST
-            if head:
-                connection.write(head)
-            return
-        left = self._left
-        if left is not None:
-            if self.scope["method"] == "HEAD":
-                body = b""
-            self._left = left = left - len(body)
-            if left < 0 or (left and not more):
+            body = b""
+        elif self._silent:
+            body = b""
+        elif self._left is not None:
+            self._left -= len(body)
+            if self._left < 0 or (self._left and not more):
                 raise RuntimeError("the answer is not as long as its head says")
         if len(body) <= JOIN_BYTES:
-            connection.write(head + body)
+            head += body
+            if head:
+                self.connection.transport.write(head)
         else:
-            connection.write(head, body)
+            self.connection.transport.writelines((head, body))
 
     def _abandon(self) -> None:
         """W5: the application has left without a whole answer."""
@@ -274,15 +261,15 @@ class _Request:
         if connection.gone:
             return
         if not self._begun:
-            connection.write(_plain(400 if self.cut else 500, connection.server.date))
+            connection.transport.write(_plain(400 if self.cut else 500, connection.server.date))
             connection.answered(self)
         elif self._left is None and not self._chunked:
             connection.reset()
         else:
             connection.close()  # its end is missing, and whoever reads it sees that
 
-    def _wake(self) -> None:
-        for waiter in self._waiters:
+    def wake(self) -> None:
+        for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -293,7 +280,7 @@ class _Connection(asyncio.Protocol):
     full = False
     """More is written than the caller has read."""
     gone = False
-    _transport: asyncio.Transport
+    transport: asyncio.Transport
     _paused = False
     _denied = 0
     """The status with which nothing more is read."""
@@ -326,7 +313,7 @@ class _Connection(asyncio.Protocol):
     # What the loop tells it.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self.server.connections.add(self)
@@ -427,7 +414,13 @@ class _Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         self._bytes = 0
         request = self._incoming
-        if request is not None and request.take(data):
+        if request is None or request.done:
+            return  # nobody wants it
+        request.pieces.append(data)
+        request.size += len(data)
+        if request.waiters:
+            request.wake()
+        if request.size > HIGH_WATER:
             self._pause()
 
     def on_message_complete(self) -> None:
@@ -435,7 +428,9 @@ class _Connection(asyncio.Protocol):
         if request is None or self._length:
             return
         self._incoming = None
-        request.complete()
+        request.whole = True
+        if request.waiters:
+            request.wake()
         if request.done:
             self._next(request)
 
@@ -535,7 +530,7 @@ class _Connection(asyncio.Protocol):
         # Otherwise its turn comes; behind a request that is the last by its own words nothing is answered.
 
     def _tell(self) -> None:
-        self.write(_plain(self._denied, self.server.date))
+        self.transport.write(_plain(self._denied, self.server.date))
         self.close()
 
     def finish(self) -> None:
@@ -548,45 +543,39 @@ class _Connection(asyncio.Protocol):
 
     # Bytes, and time.
 
-    def write(self, data: bytes, more: bytes = b"") -> None:
-        if more:
-            self._transport.writelines((data, more))
-        else:
-            self._transport.write(data)
-
     def close(self) -> None:
         """What was written is sent first. A caller who may still be sending is listened to a little longer, or the network would take
         his own unread bytes for a reason to throw away our last words."""
         self._age = 0
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
         if self._parser is None or self._incoming is not None:
             self._parser = None
             self._patience = self._limits.linger
             self.resume()
-            self._transport.write_eof()
+            self.transport.write_eof()
         else:
             self._patience = self._limits.stalled
-            self._transport.close()
+            self.transport.close()
 
     def reset(self) -> None:
         """Ends it so that nobody takes it for an end in order."""
-        underlying: socket.socket = self._transport.get_extra_info("socket")
+        underlying: socket.socket = self.transport.get_extra_info("socket")
         underlying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.abort()
 
     def abort(self) -> None:
-        self._transport.abort()
+        self.transport.abort()
 
     def _pause(self) -> None:
-        if not self._paused and not self._transport.is_closing():
+        if not self._paused and not self.transport.is_closing():
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and not self._queue and not self._transport.is_closing():
+        if self._paused and not self._queue and not self.transport.is_closing():
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     async def drained(self) -> None:
         """W3: waits until the caller has read."""
