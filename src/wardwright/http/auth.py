@@ -330,9 +330,7 @@ class Authenticator:
         secret = headers.get("authorization")
         if secret is not None:
             secret = _bearer(secret)
-            if secret is None:
-                secret = headers.get("x-api-key")
-        else:
+        if secret is None:
             secret = headers.get("x-api-key")
         if secret:
             digest = _sha256(secret.encode("utf-8", "surrogatepass")).digest()
@@ -369,9 +367,8 @@ class Authenticator:
             pinned.tenant, pinned.application, pinned.agent, pinned.user, pinned.session_id, pinned.run_id, principal.id
         )
         for name, header in principal.claims:
-            value = headers.get(header)
-            if value is not None:
-                value = _claimed(value)
+            if header in headers:
+                value = _claimed(headers[header])
                 if len(value) > MAX_CLAIM or not value.isprintable():
                     return Refusal(
                         400,
@@ -467,7 +464,7 @@ class Authenticator:
         if self._admin:
             return hmac.compare_digest(self._admin, digest)
         generated = self._keyring.admin_hash
-        return bool(generated) and hmac.compare_digest(bytes.fromhex(generated[7:]), digest)
+        return bool(generated) and hmac.compare_digest(generated, "sha256:" + digest.hex())
 
     def _local(self, peer: str) -> bool:
         return is_local(peer) if peer else self._local_socket
@@ -529,7 +526,7 @@ _Verifier: TypeAlias = tuple[str, Callable[[bytes, bytes], bool]]
 
 
 def _bearer(value: str) -> str | None:
-    if value[:7].lower() != "bearer ":
+    if not value.startswith("Bearer ") and value[:7].lower() != "bearer ":
         return None
     return value[7:].strip()
 
