@@ -1,6 +1,6 @@
 """Counters and histograms of one process, told in Prometheus' text form.
 
-Counting is on the path of every request: a dictionary and an addition. Labels come from closed lists and from the config, never
+Counting is on the path of every request: a dictionary and an addition; what is counted and timed is looked up once. Labels come from closed lists and from the config, never
 from a caller, so nothing here grows with traffic. Counted on the event loop's thread. Each worker tells its own, labelled.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Final
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -85,6 +86,48 @@ class Histogram:
         return told
 
 
+class Outcomes:
+    """How often something ended how, and how long that took: told as a counter by both labels and a histogram by the first."""
+
+    __slots__ = ("borders", "counter", "histogram", "series")
+
+    def __init__(self, counter: Counter, histogram: Histogram) -> None:
+        self.counter = counter
+        self.histogram = histogram
+        self.borders = histogram.borders
+        self.series: dict[tuple[str, str | int], tuple[list[int], list[float]]] = {}
+        """Buckets; and the seconds in all, with how many nobody timed."""
+
+    def observe(self, value: float, label: str, outcome: str | int) -> None:
+        try:
+            buckets, totals = self.series[label, outcome]
+        except KeyError:
+            buckets, totals = self._begun(label, outcome)
+        buckets[bisect_left(self.borders, value)] += 1
+        totals[0] += value
+
+    def add(self, label: str, outcome: str | int) -> None:
+        """One that nobody timed."""
+        _, totals = self.series.get((label, outcome)) or self._begun(label, outcome)
+        totals[1] += 1
+
+    def _begun(self, label: str, outcome: str | int) -> tuple[list[int], list[float]]:
+        key = (label, outcome) if len(self.series) < MAX_SERIES else ("other", "other")
+        return self.series.setdefault(key, ([0] * (len(self.borders) + 1), [0.0, 0]))
+
+    def lines(self, shared: str) -> list[str]:
+        counted, timed = self.counter.values, self.histogram.series
+        counted.clear()
+        timed.clear()
+        for (label, outcome), (buckets, (seconds, untimed)) in self.series.items():
+            number = sum(buckets)
+            counted[label, str(outcome)] = number + untimed
+            if number:
+                before, total = timed.get((label,), ([0] * len(buckets), [0.0]))
+                timed[label,] = list(map(add, before, buckets)), [total[0] + seconds]
+        return self.counter.lines(shared) + self.histogram.lines(shared)
+
+
 class Gauge:
     """A number that is asked for when somebody reads the metrics."""
 
@@ -118,9 +161,11 @@ class Metrics:
     def __init__(self, worker: str = "") -> None:
         self._shared = f'worker="{_escaped(worker)}"' if worker else ""
         self._streams = 0
-        self._requests = Counter("wardwright_requests_total", "Answered requests.", ("wire", "status"))
-        self._request_seconds = Histogram(
-            "wardwright_request_seconds", "From the first byte read to the last one sent.", ("wire",), LONG_S
+        self._requests = Outcomes(
+            Counter("wardwright_requests_total", "Answered requests.", ("wire", "status")),
+            Histogram(
+                "wardwright_request_seconds", "From the first byte read to the last one sent.", ("wire",), LONG_S
+            ),
         )
         self._first_byte = Histogram(
             "wardwright_first_byte_seconds",
@@ -130,36 +175,34 @@ class Metrics:
         )
         self._refusals = Counter("wardwright_refusals_total", "Requests that did not pass, by kind.", ("kind",))
         self._failures = Counter("wardwright_failures_total", "Errors inside the gateway, by class.", ("error",))
-        self._decisions = Counter("wardwright_decisions_total", "Rulings.", ("gate", "decision"))
-        self._gate_seconds = Histogram("wardwright_gate_seconds", "Time to judge and commit.", ("gate",), SHORT_S)
-        self._attempts = Counter("wardwright_upstream_attempts_total", "Targets tried.", ("provider", "status"))
-        self._upstream_seconds = Histogram(
-            "wardwright_upstream_seconds", "Time a provider took.", ("provider",), LONG_S
+        self._decisions = Outcomes(
+            Counter("wardwright_decisions_total", "Rulings.", ("gate", "decision")),
+            Histogram("wardwright_gate_seconds", "Time to judge and commit.", ("gate",), SHORT_S),
+        )
+        self._attempts = Outcomes(
+            Counter("wardwright_upstream_attempts_total", "Targets tried.", ("provider", "status")),
+            Histogram("wardwright_upstream_seconds", "Time a provider took.", ("provider",), LONG_S),
         )
         self._commits = Counter("wardwright_commits_total", "Commits to the store, by outcome.", ("outcome",))
         self._server_tools = Counter("wardwright_server_tool_runs_total", "Server tools run.", ("tool", "status"))
-        self._told: dict[str, Counter | Histogram | Gauge] = {
-            one.name: one
-            for one in (
-                self._requests,
-                self._request_seconds,
-                self._first_byte,
-                self._refusals,
-                self._failures,
-                self._decisions,
-                self._gate_seconds,
-                self._attempts,
-                self._upstream_seconds,
-                self._commits,
-                self._server_tools,
-            )
-        }
+        self._told: list[Counter | Histogram | Outcomes] = [
+            self._requests,
+            self._first_byte,
+            self._refusals,
+            self._failures,
+            self._decisions,
+            self._attempts,
+            self._commits,
+            self._server_tools,
+        ]
+        self._gauges: dict[str, Gauge] = {}
         self.gauge("wardwright_open_streams", "Streams under way.", lambda: self._streams)
 
     def answered(self, wire: str, status: int, seconds: float | None = None) -> None:
-        self._requests.add(wire, str(status))
-        if seconds is not None:
-            self._request_seconds.observe(seconds, wire)
+        if seconds is None:
+            self._requests.add(wire, status)
+        else:
+            self._requests.observe(seconds, wire, status)
 
     def refused(self, kind: str) -> None:
         self._refusals.add(kind)
@@ -169,12 +212,10 @@ class Metrics:
         self._failures.add(type(error).__name__)
 
     def decided(self, gate: str, decision: str, elapsed_us: float) -> None:
-        self._decisions.add(gate, decision)
-        self._gate_seconds.observe(elapsed_us / 1e6, gate)
+        self._decisions.observe(elapsed_us / 1e6, gate, decision)
 
     def upstream(self, provider: str, status: str, seconds: float) -> None:
-        self._attempts.add(provider, status)
-        self._upstream_seconds.observe(seconds, provider)
+        self._attempts.observe(seconds, provider, status)
 
     def first_byte(self, wire: str, seconds: float) -> None:
         self._first_byte.observe(seconds, wire)
@@ -202,11 +243,12 @@ class Metrics:
     ) -> None:
         """Tells a number that somebody else keeps, or one per name; asked for each time the metrics are read. The same name
         again replaces it. `kind="counter"` for one that only rises."""
-        self._told[name] = Gauge(name, help, read, label, kind)
+        self._gauges[name] = Gauge(name, help, read, label, kind)
 
     def text(self) -> str:
         """Everything, as Prometheus reads it."""
-        return "\n".join(line for one in self._told.values() for line in one.lines(self._shared)) + "\n"
+        told = (*self._told, *self._gauges.values())
+        return "\n".join(line for one in told for line in one.lines(self._shared)) + "\n"
 
 
 def _number(value: float) -> str:
