@@ -113,6 +113,14 @@ def test_what_was_refused_is_no_beginning_of_anything() -> None:
     assert as_grown(transcripts, raw) == as_whole(raw)
 
 
+def test_a_body_that_is_nested_too_deeply_to_be_compared_is_read() -> None:
+    """W1: more levels can be read than compared; such a body is read as a whole."""
+    transcripts, deep = Transcripts(), b"[" * 1_010 + b"]" * 1_010
+    for count in (1, 2, 3):
+        raw = b'{"stop": %b, "messages": %b}' % (deep, orjson.dumps([USER] * count))
+        assert transcripts.read("somebody", raw)[1] == chat_completions.parse_request(raw)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """W3: who was not heard of for longest is read as a whole again."""
     raw = body([SYSTEM, USER])

@@ -90,9 +90,10 @@ class Transcripts:
         """A request's body and turn. `name` is that of its caller and conversation; WireError as `chat_completions` raises it."""
         known = self._known
         before = known.pop(name, None)
-        last = None if before is None else before.followed(raw)
+        last = None
         if before is not None:
             self._room += len(before.given.raw)
+            last = before.followed(raw)
         if last is None:
             body = read(raw)
             last = _Last(Given.whole(raw, body), chat_completions.parse_request(body))
@@ -152,6 +153,8 @@ class _Last:
         before = self.given.raw
         end = _alike(before, raw)
         opening, rest = before[:end], before[end:]
+        if not rest.lstrip(_BLANK).startswith(b"]") or not raw[end:].lstrip(_BLANK).startswith(b","):
+            return False  # no list goes on here, so there is nothing to prove
         expected = read(before)
         expected[_TRANSCRIPT] = [*_messages(expected), None]
         try:
@@ -160,8 +163,8 @@ class _Last:
             # list or in a field that stands twice it would not.
             if orjson.loads(b"%b,null%b" % (opening, rest)) != expected:
                 return False
-        except orjson.JSONDecodeError:
-            return False
+        except (orjson.JSONDecodeError, RecursionError):
+            return False  # more levels can be read than compared
         self._opening, self._rest = opening, rest
         return True
 
