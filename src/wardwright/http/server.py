@@ -48,10 +48,9 @@ log = logging.getLogger("wardwright")
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _PHRASES: Final = {one.value: one.phrase.encode() for one in HTTPStatus}
-_STATUS: Final = {code: b"HTTP/1.1 %d %b\r\n" % (code, _PHRASES.get(code, b"")) for code in range(100, 600)}
-_LINE: Final = b"%b: %b\r\n"
+_STATUS: Final = {code: b"HTTP/1.1 %d %b" % (code, _PHRASES.get(code, b"")) for code in range(100, 600)}
+_line: Final = b": ".join
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CLOSE: Final = b"connection: close\r\n"
 _LAST: Final = b"0\r\n\r\n"
 _ODD: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that mean something to whoever reads the request, other than its length."""
@@ -196,24 +195,19 @@ class _Request:
         promised = named.get(b"content-length")
         if promised is not None and self.keep and not self.expects and self.scope["method"] != "HEAD":
             self._left = int(promised)
-            further = b""
+            further = ()
         else:
             further = self._framing(status, named, None if more else size)
-        head = b"%b%b%b%b\r\n" % (
-            _STATUS[status],
-            self.connection.server.date,
-            _LINE * len(headers) % tuple(chain.from_iterable(headers)),
-            further,
-        )
         # Names are the application's own; a value may be somebody's who would like to end the line.
-        lines = len(headers) + 3 + further.count(b"\n")
-        if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head or b"transfer-encoding" in named:
+        said = b"".join(chain.from_iterable(headers))
+        if b"\n" in said or b"\r" in said or b"\0" in said or b"transfer-encoding" in named:
             raise RuntimeError("the headers of the answer cannot be sent")
-        return head
+        lines = (_STATUS[status], self.connection.server.date, *map(_line, headers), *further, b"", b"")
+        return b"\r\n".join(lines)
 
-    def _framing(self, status: int, named: dict[bytes, bytes], size: int | None) -> bytes:
+    def _framing(self, status: int, named: dict[bytes, bytes], size: int | None) -> tuple[bytes, ...]:
         """What the application did not say of how the answer ends."""
-        further = b""
+        further: tuple[bytes, ...] = ()
         bodiless = status in _BODILESS
         self._silent = bodiless or self.scope["method"] == "HEAD"
         if self.expects and not self.whole:
@@ -222,15 +216,15 @@ class _Request:
             self._left = int(named[b"content-length"])
         elif size is not None and not bodiless:
             self._left = size
-            further = b"content-length: %d\r\n" % size
+            further = (b"content-length: %d" % size,)
         elif self._silent:
             self._left = 0
         elif self.scope["http_version"] == "1.1":
             self._chunked = True
-            further = b"transfer-encoding: chunked\r\n"
+            further = (b"transfer-encoding: chunked",)
         else:
             self.keep = False  # of HTTP/1.0: its end is the end of the connection
-        return further if self.keep or b"connection" in named else further + _CLOSE
+        return further if self.keep or b"connection" in named else (*further, b"connection: close")
 
     def _write(self, head: bytes, body: bytes, more: bool) -> None:
         """The next piece; behind the head, if that is not out yet."""
@@ -372,7 +366,7 @@ class _Connection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        parser = cast("httptools.HttpRequestParser", self._parser)
+        parser: Any = self._parser
         limits = self._limits
         headers, self._headers = self._headers, []  # whatever comes now is a trailer
         url = self._url
@@ -689,7 +683,7 @@ class Server:
             connection.abort()
 
     def _tick(self) -> None:
-        self.date = b"date: %b\r\n" % formatdate(usegmt=True).encode()
+        self.date = b"date: %b" % formatdate(usegmt=True).encode()
         for connection in tuple(self.connections):
             connection.tick()
         self._timer = self.loop.call_later(self.limits.tick, self._tick)
@@ -759,10 +753,15 @@ def _size(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> int:
 
 def _plain(status: int, date: bytes) -> bytes:
     """An answer that the application has no part in; the last on its connection."""
-    text = _STATUS[status].split(b" ", 2)[2].strip()
-    return b"%b%bcontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
-        _STATUS[status],
-        date,
-        len(text),
-        text,
+    text = _PHRASES[status]
+    return b"\r\n".join(
+        (
+            _STATUS[status],
+            date,
+            b"content-type: text/plain; charset=utf-8",
+            b"content-length: %d" % len(text),
+            b"connection: close",
+            b"",
+            text,
+        )
     )

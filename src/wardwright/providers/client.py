@@ -96,6 +96,11 @@ class NetworkResponse:
     def streamed(self) -> bool:
         return self._named.get(b"content-type", b"").lower().startswith(b"text/event-stream")
 
+    @property
+    def complete(self) -> bool:
+        """All of it is here."""
+        return self._complete
+
     def watch(self, on_end: Callable[[End], None]) -> None:
         """Calls `on_end` once, when the body has ended, now if it has."""
         if self._complete:
@@ -268,7 +273,7 @@ class _Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes, response: NetworkResponse) -> None:
         """Writes a request, on a connection that is usable; `response` gets what comes back."""
-        transport = cast("asyncio.Transport", self._transport)
+        transport: Any = self._transport
         self._response = response
         self._header_bytes = self._unread_bytes = 0
         self._finished = self._trailing = self.received = False
@@ -281,9 +286,9 @@ class _Connection(asyncio.Protocol):
             transport.write(body)
 
     def park(self) -> None:
-        """Idle from now on."""
-        self._idle_since = now = self.loop.time()
-        due = now + self._pool.keep
+        """Idle since the last byte came."""
+        self._idle_since = self._last
+        due = self._last + self._pool.keep
         if due < self._due_at:
             self.due(due)
 
@@ -374,7 +379,7 @@ class _Connection(asyncio.Protocol):
         response = self._response
         if response is None or self._finished:
             return
-        parser = cast("httptools.HttpResponseParser", self._parser)
+        parser: Any = self._parser
         fields, self._fields = self._fields, []
         status = parser.get_status_code()
         if status < 200 or self._unread_bytes > HEADER_BYTES:
@@ -560,13 +565,9 @@ class Pool:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%baccept-encoding: identity\r\ncontent-length: %d\r\n\r\n" % (
-            method.encode(),
-            path.encode(),
-            self._authority,
-            headers,
-            len(body),
-        )
+        target = f"{method} {path} HTTP/1.1\r\nhost: ".encode()
+        length = b"accept-encoding: identity\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = b"".join((target, self._authority, b"\r\n", headers, length))
         connection = self._kept() or await self._acquire(timeout, deadline, loop)
         while True:
             until = loop.time() + timeout

@@ -72,6 +72,7 @@ class Upstream:
         self._sleep = sleep
         self._jitter = jitter
         self._now = now  # the breakers' time
+        self._seconds = config.timeout_ms / 1000
         self._breakers: dict[str, Breaker] = {}
         self._fitting: set[str] = set()
         """Ids that need no change: a conversation brings the same ones with every request."""
@@ -147,7 +148,7 @@ class Upstream:
         if headers:
             head += render_headers(headers)
         path = self._paths[wire]
-        seconds = config.timeout_ms / 1000
+        seconds = self._seconds
         breaker = self._breakers.get(model)
         if breaker is None:
             breaker = self._breakers[model] = Breaker(config.breaker_failures, config.breaker_open_ms / 1000)
@@ -164,7 +165,10 @@ class Upstream:
                 if 200 <= response.status < 300:
                     if response.content_encoding in (b"", b"identity"):
                         breaker.answered()
-                        response.watch(partial(self._ended, breaker))
+                        if response.complete:
+                            breaker.succeed()
+                        else:
+                            response.watch(partial(self._ended, breaker))
                         return response
                     response.close()
                     failed = ProviderFailed(
