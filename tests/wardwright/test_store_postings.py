@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,10 +50,31 @@ def test_gathered_columns_are_the_postings(receipts: list[tuple[int, set[str]]])
     tagged = [(cursor, cursor, sorted(tags)) for cursor, tags in receipts]
     postings, spans = gather(tagged)
 
-    assert gather_columns(tagged) == (
-        [(bucket, tag, encode(some)) for (bucket, tag), some in postings.items()],
-        spans,
-    )
+    columns, same_spans = gather_columns(tagged)
+
+    found: dict[tuple[int, int], bytes] = {}
+    for bucket, length, tags, joined in columns:
+        found |= {(bucket, tag): joined[place * length :][:length] for place, tag in enumerate(tags)}
+    assert found == {place: encode(some) for place, some in postings.items()}
+    assert sum(len(one.tags) for one in columns) == len(found)
+    assert same_spans == spans
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    "cursors",
+    [range(100, 200), range(BUCKET), range(5, BUCKET, 3), [*range(60), 7_000], [3, 3_000], [900, 901], [8_191]],
+    ids=["run", "all", "gaps", "two ends", "far", "near", "last"],
+)
+def test_what_common_tags_become(cursors: Sequence[int], times: int) -> None:
+    """Runs, gaps and receipts that carry a tag twice, in whatever order they come: the set of their offsets, as `encode` has it."""
+    tagged = [(cursor, 0, ["tag=a"] * times) for cursor in [*cursors[1:], cursors[0]]]
+
+    ((_, found),) = gather(tagged)[0].items()
+    ((_, length, tags, column),) = gather_columns(tagged)[0]
+
+    assert found == bits(set(cursors))
+    assert (column, length, tags) == (encode(found), len(column), [tag_id("tag", "a")])
 
 
 @given(SETS, SETS)

@@ -12,6 +12,7 @@ import hashlib
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from wardwright.store.protocol import ReceiptQuery, StoredReceipt
@@ -27,6 +28,8 @@ Place: TypeAlias = tuple[int, int]
 """(bucket, tag): the key of a posting."""
 _FEW: Final = 32
 _LONE: Final = struct.Struct("<BHB")
+_BITMAP: Final = struct.Struct("<BH")
+_LISTS: Final = [struct.Struct(f"<B{count}H") for count in range(_FEW + 1)]
 _ALL: Final = (1 << BUCKET) - 1
 _WHOLE_BLOCK: Final = (1 << BLOCK) - 1
 
@@ -56,8 +59,8 @@ def encode(bits: int) -> bytes:
     low = ((bits & -bits).bit_length() - 1) >> 3
     span = ((bits.bit_length() + 7) >> 3) - low
     if count <= _FEW and 2 * count < span:
-        return b"\x00" + struct.pack(f"<{count}H", *offsets(bits))
-    return struct.pack("<BH", 1, low) + (bits >> (low * 8)).to_bytes(span, "little")
+        return _LISTS[count].pack(0, *offsets(bits))
+    return _BITMAP.pack(1, low) + (bits >> (low * 8)).to_bytes(span, "little")
 
 
 def decode(column: bytes) -> int:
@@ -88,26 +91,52 @@ Tagged: TypeAlias = Iterable[tuple[int, int, Iterable[str]]]
 def gather(receipts: Tagged) -> tuple[dict[Place, int], list[Span]]:
     """Postings and spans of these receipts, to be merged with what is stored."""
     found, spans = _gathered(receipts)
-    return {(bucket, tag): _union(some) for bucket, places in found for tag, some in places}, spans
+    return {(bucket, tag): _union(some) for bucket, places in found for tag, some in sorted(places.items())}, spans
 
 
-def gather_columns(receipts: Tagged) -> tuple[list[tuple[int, int, bytearray]], list[Span]]:
-    """The same, with postings as columns: bucket, tag, column."""
+class Columns(NamedTuple):
+    """Postings of one bucket whose columns have the same length, in the order of the table: a database can take them at once."""
+
+    bucket: int
+    length: int
+    tags: list[int]
+    columns: bytes
+    """One behind the other."""
+
+
+def gather_columns(receipts: Tagged) -> tuple[list[Columns], list[Span]]:
+    """What `gather` gives, as columns."""
     found, spans = _gathered(receipts)
-    lone = _LONE.pack
-    return [
-        # One receipt alone as `encode` would have it: almost every call and receipt has a tag of its own, its id.
-        (bucket, tag, bytearray(lone(1, some[0] >> 3, 1 << (some[0] & 7)) if len(some) == 1 else encode(_union(some))))
-        for bucket, places in found
-        for tag, some in places
-    ], spans
+    runs: list[Columns] = []
+    for bucket, places in found:
+        by_length: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        for tag in sorted(places):
+            column = _column(places[tag])
+            by_length[len(column)].append((tag, column))
+        for length, some in by_length.items():
+            tags, columns = zip(*some, strict=True)
+            runs.append(Columns(bucket, length, list(tags), b"".join(columns)))
+    return runs, spans
 
 
-def _gathered(receipts: Tagged) -> tuple[list[tuple[int, list[tuple[int, list[int]]]]], list[Span]]:
-    """By bucket and tag, in the order of the table, so that each of its pages is met once."""
+def _column(places: list[int]) -> bytes:
+    """What `encode` makes of them. Most have one or two: almost every receipt and call has a tag of its own, its id."""
+    low = places[0] >> 3
+    if len(places) == 1:
+        return _LONE.pack(1, low, 1 << (places[0] & 7))
+    span = (places[-1] >> 3) - low + 1
+    bits = _union(places, low * 8)
+    count = bits.bit_count()
+    if count <= _FEW and 2 * count < span:
+        return _LISTS[count].pack(0, *sorted(set(places), reverse=True))
+    return _BITMAP.pack(1, low) + bits.to_bytes(span, "little")
+
+
+def _gathered(receipts: Tagged) -> tuple[list[tuple[int, dict[int, list[int]]]], list[Span]]:
+    """By bucket, in their order, and tag: the offsets, in theirs."""
     found: dict[int, defaultdict[str, list[int]]] = {}
     spans: dict[int, tuple[int, int]] = {}
-    for cursor, at_ms, tags in receipts:
+    for cursor, at_ms, tags in sorted(receipts, key=itemgetter(0)):
         bucket, offset = divmod(cursor, BUCKET)
         block = cursor // BLOCK
         span = spans.get(block)
@@ -121,7 +150,7 @@ def _gathered(receipts: Tagged) -> tuple[list[tuple[int, list[tuple[int, list[in
         for tag in tags:
             places[tag].append(offset)
     return (
-        [(bucket, sorted(_hashed(places).items())) for bucket, places in sorted(found.items())],
+        [(bucket, _hashed(places)) for bucket, places in sorted(found.items())],
         [Span(block, *span) for block, span in sorted(spans.items())],
     )
 
@@ -138,15 +167,20 @@ def _hashed(places: dict[str, list[int]]) -> dict[int, list[int]]:
     return found
 
 
-def _union(places: list[int]) -> int:
+def _union(places: list[int], start: int = 0) -> int:
+    """Offsets in their order as a bitmap that begins at `start`."""
+    first, length = places[0] - start, places[-1] - places[0] + 1
     if len(places) <= _FEW:
         bits = 0
         for offset in places:
-            bits |= 1 << offset
+            bits |= 1 << (offset - start)
         return bits
-    column = bytearray(BUCKET // 8)
+    if length == len(places) == len(set(places)):
+        # Every receipt of a run: what most of them have in common.
+        return ((1 << length) - 1) << first
+    column = bytearray((first + length + 7) >> 3)
     for offset in places:
-        column[offset >> 3] |= 1 << (offset & 7)
+        column[(offset - start) >> 3] |= 1 << (offset - start & 7)
     return int.from_bytes(column, "little")
 
 

@@ -279,20 +279,20 @@ def packed(receipt: ReceiptRow) -> tuple[list[str], bytes]:
 
 def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:
     """What a receipt is indexed by: its own tags, its id, and whose it is. An erased one by its id alone."""
-    return [*erased_tags(scope, payload), id_tag(receipt_id)]
+    return [*erased_tags(scope, payload), id_tag(_shown(receipt_id))]
 
 
-def id_tag(receipt_id: bytes) -> str:
-    return f"{ID_TAG}={_shown(receipt_id)}"
+def id_tag(receipt_id: str) -> str:
+    return f"{ID_TAG}={receipt_id}"
 
 
-def tenant_tag(scope: bytes) -> str:
-    return f"{TENANT_TAG}={tenant_of(_shown(scope))}"
+def tenant_tag(scope: str) -> str:
+    return f"{TENANT_TAG}={tenant_of(scope)}"
 
 
 def erased_tags(scope: bytes, payload: bytes | None) -> list[str]:
     """What erasure takes out of the index: all but the id."""
-    return [*_unpack_tags(payload), tenant_tag(scope)] if payload else []
+    return [*_unpack_tags(payload), tenant_tag(_shown(scope))] if payload else []
 
 
 def _unpack_tags(payload: bytes) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from wardwright.errors import SealedMissing, StoreUnavailable, VersionConflict
 from wardwright.history import (
@@ -102,6 +102,10 @@ _LOG_PAGES: Final = 16_384
 _PLACES: Final = 16_384
 _RECENT: Final = 4_096
 _NEW_SCOPE: Final = "INSERT INTO scope (key) VALUES (?)"
+_PUT: Final = (
+    "INSERT INTO posting SELECT ?1, value, substr(?4, key * ?2 + 1, ?2) FROM json_each(?3) WHERE true "
+    "ON CONFLICT DO UPDATE SET bits = merge_postings(bits, excluded.bits)"
+)
 _NO_EPOCH: Final = 2**63 - 1
 _RECEIPT: Final = (
     "SELECT receipt.sequence, chain.writer, receipt.sequence, id, at_ms, receipt.previous_hash, receipt.hash, scope, body_hash, payload "
@@ -137,17 +141,20 @@ class _Reader:
         return 0 if row is None else decode(row[0])
 
 
+_Indexed: TypeAlias = tuple[int, str, str, list[str]]
+"""What of a receipt is indexed: time, id, scope and tags."""
+
+
 class _Batch:
     """What the commits of one transaction write, gathered so that each table is met once."""
 
-    __slots__ = ("calls", "cells", "end", "receipts", "tags")
+    __slots__ = ("calls", "cells", "end", "receipts", "recent")
 
     def __init__(self, end: tuple[str, int, bytes | bytearray]) -> None:
         self.cells: list[tuple[int, bytearray, int | None, bytearray]] = []
         self.calls: list[tuple[int, int]] = []
         self.receipts: list[tuple[int, bytearray, int, bytes | bytearray, bytearray, bytearray, bytearray]] = []
-        self.tags: dict[int, list[str]] = {}
-        """Those of its receipts."""
+        self.recent: dict[int, _Indexed] = {}
         self.end = end
         """Writer, sequence and hash of the last link."""
 
@@ -158,7 +165,7 @@ class _Batch:
         hashed = bytearray.fromhex(link.hash)
         receipt_id, scope = bytearray(rows.key(receipt.id)), bytearray(rows.key(receipt.scope))
         self.receipts.append((sequence, receipt_id, receipt.at_ms, previous, hashed, scope, bytearray(payload)))
-        self.tags[sequence] = tags
+        self.recent[sequence] = (receipt.at_ms, receipt.id, receipt.scope, tags)
         self.end = (writer, sequence, hashed)
         return link
 
@@ -196,8 +203,8 @@ class SqliteStore:
         self._end: tuple[str, int, bytes | bytearray] = ("", 0, b"")
         self._places: dict[str, tuple[int, int]] = {}
         """Id and version of scopes, so that a commit need not look for them."""
-        self._recent: dict[int, list[str]] = {}
-        """Tags of receipts that were committed here and perhaps not indexed yet, so that no payload need be read for them."""
+        self._recent: dict[int, _Indexed] = {}
+        """Receipts that were committed here and perhaps not indexed yet, so that no row need be read for them."""
         try:
             # The file holds who called what: nobody else's business.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -468,7 +475,7 @@ class SqliteStore:
             self._places.clear()
         if len(self._recent) > _RECENT:
             self._recent.clear()
-        self._recent.update(batch.tags)
+        self._recent.update(batch.recent)
         return outcomes
 
     def _forget_if_changed(self, cursor: sqlite3.Cursor) -> None:
@@ -751,18 +758,17 @@ class SqliteStore:
     def _index_some(self, seat: _Seat) -> bool:
         """Moves the watermark by one chunk; True when there may be more. Only the merging holds up writers."""
         with self._reading(seat) as connection:
-            indexed = self._chain_row(connection, "indexed")[0]
-            found = self._to_index(connection, indexed)
+            indexed, last = self._chain_row(connection, "indexed, sequence")
+            found = self._known(connection, indexed, last) or self._read(connection, indexed)
         if not found:
             return False
         postings, spans = gather_columns(found)
+        # Many in one step: between two steps this thread and the one that serves would fight for the interpreter.
+        put = [(some.bucket, some.length, rows.dump(some.tags).decode(), some.columns) for some in postings]
         with self._writing(seat) as connection:
             if self._chain_row(connection, "indexed")[0] != indexed:
                 return True
-            connection.executemany(
-                "INSERT INTO posting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = merge_postings(bits, excluded.bits)",
-                postings,
-            )
+            connection.executemany(_PUT, put)
             connection.executemany(
                 "INSERT INTO span VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)",
@@ -773,26 +779,28 @@ class SqliteStore:
             self._recent.pop(cursor, None)
         return len(found) == _INDEX_CHUNK
 
-    def _to_index(self, connection: sqlite3.Connection, indexed: int) -> list[tuple[int, int, list[str]]]:
-        """The next chunk behind the watermark: cursor, time, tags."""
+    def _known(self, connection: sqlite3.Connection, indexed: int, last: int) -> list[tuple[int, int, list[str]]]:
+        """The next chunk behind the watermark (cursor, time, tags), when it was committed here; else nothing."""
         recent = self._recent
-        found = connection.execute(
-            "SELECT sequence, at_ms, id, scope, payload IS NULL FROM receipt WHERE sequence > ? ORDER BY sequence LIMIT ?",
-            (indexed, _INDEX_CHUNK),
-        ).fetchall()
+        tenants: dict[str, str] = {}
         known: list[tuple[int, int, list[str]]] = []
-        tenants: dict[bytes, str] = {}
-        for cursor, at_ms, receipt_id, scope, erased in found:
-            tags = None if erased else recent.get(cursor)
-            if tags is None:
-                # Another process wrote some: then all are read.
-                break
+        for cursor in range(indexed + 1, min(indexed + _INDEX_CHUNK, last) + 1):
+            one = recent.get(cursor)
+            if one is None:
+                return []
+            at_ms, receipt_id, scope, tags = one
             tenant = tenants.get(scope)
             if tenant is None:
                 tenant = tenants[scope] = rows.tenant_tag(scope)
             known.append((cursor, at_ms, [*tags, tenant, rows.id_tag(receipt_id)]))
-        else:
-            return known
+        whole = connection.execute(
+            "SELECT count(payload) FROM receipt WHERE sequence > ? AND sequence <= ?", (indexed, indexed + len(known))
+        ).fetchone()[0]
+        # Erased or forgotten since: then they are not what they were.
+        return known if whole == len(known) else []
+
+    @staticmethod
+    def _read(connection: sqlite3.Connection, indexed: int) -> list[tuple[int, int, list[str]]]:
         return [
             (cursor, at_ms, rows.indexed_tags(receipt_id, scope, payload))
             for cursor, at_ms, receipt_id, scope, payload in connection.execute(
@@ -818,6 +826,8 @@ class SqliteStore:
             connection.execute("DELETE FROM posting")
             connection.execute("DELETE FROM span")
             connection.execute("UPDATE chain SET indexed = 0")
+            # From what is stored, not from what is remembered.
+            self._recent.clear()
         self._catch_up(self._cold)
 
     # scopes' life
