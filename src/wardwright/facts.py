@@ -210,9 +210,12 @@ def canonical(text: str) -> tuple[bytes, Any]:
     raw = text.encode("utf-8", "surrogatepass")
     try:
         value = _loads(text)
-        plain = _dumps(value)
-        if plain == raw or plain == raw.replace(b'": ', b'":').replace(b', "', b',"'):
-            return _dumps(value, None, _SORTED), value
+        form = _dumps(value, None, _SORTED)
+        if form == raw:
+            return form, value
+        tight = raw.replace(b'": ', b'":').replace(b', "', b',"')
+        if form == tight or (plain := _dumps(value)) == raw or plain == tight:
+            return form, value
         return _exact(text), None
     except (ValueError, TypeError, RecursionError, ArithmeticError):
         return b"\x00" + raw, None

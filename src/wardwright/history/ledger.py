@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from immutables import Map
@@ -156,9 +156,9 @@ class Delta:
     """New facts (no repeats, no transient fields to be kept) for the receipt; history itself needs only the scopes."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReceiptRow:
-    """A receipt as a store sees it: bytes with tags. Made by `receipts`; chained by the store inside the commit. Never changed."""
+    """A receipt as a store sees it: bytes with tags. Made by `receipts`; chained by the store inside the commit."""
 
     id: str
     at_ms: int
@@ -207,24 +207,21 @@ def apply(registers: Registers, delta: Delta) -> Registers:
         return registers
     scopes = dict(registers.scopes)
     for change in delta.scopes:
-        state = scopes.get(change.scope, EMPTY_SCOPE)
-        kept = state.registers
-        if change.registers:
-            mutation = kept.mutate()
-            for key, value in change.registers.items():
-                if value is None:
-                    mutation.pop(key, None)
-                else:
-                    mutation[key] = value
-            kept = mutation.finish()
-        ledger = state.ledger
-        if change.ledger:
-            entries = ledger.mutate()
-            for name, entry in change.ledger.items():
-                entries[name] = entry
-            ledger = entries.finish()
-        scopes[change.scope] = ScopeState(state.version + 1, change.head, kept, ledger)
-    return replace(registers, scopes=scopes)
+        scopes[change.scope] = applied(scopes.get(change.scope, EMPTY_SCOPE), change)
+    return Registers(scopes, registers.key)
+
+
+def applied(state: ScopeState, change: ScopeDelta) -> ScopeState:
+    """One scope after a commit of what changes in it."""
+    version, _, registers, ledger = state
+    changes = change.registers
+    if None in changes.values():
+        gone = registers.mutate()
+        for key in [key for key, value in changes.items() if value is None]:
+            gone.pop(key, None)
+        registers = gone.finish()
+        changes = {key: value for key, value in changes.items() if value is not None}
+    return ScopeState(version + 1, change.head, registers.update(changes), ledger.update(change.ledger))
 
 
 def dump_head(head: Head) -> dict[str, Any]:

@@ -65,22 +65,21 @@ def capped(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
     """The record of that name."""
-    if value is None or name not in value:
-        return None
-    start = _start(value, name)
-    return None if start is None else _unpack(value, start)
+    start = None if value is None else _start(value, name)
+    return None if value is None or start is None else _unpack(value, start)
 
 
 def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
-    bundles, repairing, stripped = record[8:]
-    newest = (*record[:8], len(bundles), *bundles, len(repairing), *repairing, *stripped)
+    *head, bundles, repairing, stripped = record
+    newest = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
     kept: Any = value or ()
-    if record[0] in kept and (start := _start(kept, record[0])) is not None:
+    start = _start(kept, record[0])
+    if start is not None:
         kept = kept[:start] + kept[start + 1 + kept[start] :]
     if len(kept) >= _LEAST * MAX_REQUESTS and len(starts := _starts(kept)) >= MAX_REQUESTS:
         kept = kept[starts[1 - MAX_REQUESTS] :]
-    return (*kept, len(newest), *newest)
+    return kept + (len(newest), *newest)
 
 
 def answered(session: ScopeState, name: str) -> list[RequestRecord]:
@@ -104,31 +103,37 @@ _LEAST: Final = 11
 """Scalars of a record and its length when it has no bundles and no names, as nearly all of them."""
 
 
+def _even(value: RegisterValue) -> bool:
+    """Whether all records are of that length: each then begins where the one before it ends."""
+    lengths = value[::_LEAST]
+    return lengths.count(_LEAST - 1) == len(lengths)
+
+
 def _starts(value: RegisterValue) -> Sequence[int]:
     """Where the records begin, oldest first."""
-    lengths = value[::_LEAST]
-    if lengths.count(_LEAST - 1) == len(lengths):  # each is where the one before it ends
+    if _even(value):
         return range(0, len(value), _LEAST)
-    starts: list[int] = []
-    at = 0
-    while at < len(value):
-        starts.append(at)
-        at += 1 + cast("int", value[at])
+    flat: Any = value
+    starts = [0]
+    while (start := starts[-1] + 1 + flat[starts[-1]]) < len(flat):
+        starts.append(start)
     return starts
 
 
 def _start(value: RegisterValue, name: str) -> int | None:
-    """Where the record of that name begins. The newest are looked at first: most replies answer the last request."""
-    for start in reversed(_starts(value)):
-        if value[start + 1] == name:
-            return start
-    return None
+    """Where the record of that name begins."""
+    if _even(value):
+        names = value[1::_LEAST]
+        return names.index(name) * _LEAST if name in names else None
+    return next((start for start in _starts(value) if value[start + 1] == name), None)
 
 
 def _unpack(value: RegisterValue, start: int) -> RequestRecord:
     flat: Any = value
+    end = start + 1 + flat[start]
+    if end == start + _LEAST:
+        return RequestRecord._make((*flat[start + 1 : start + 9], (), (), ()))
     bundles = start + 10 + flat[start + 9]
     repairing = bundles + 1 + flat[bundles]
-    end = start + 1 + flat[start]
     parts = flat[start + 10 : bundles], flat[bundles + 1 : repairing], flat[repairing:end]
     return RequestRecord._make((*flat[start + 1 : start + 9], *parts))
