@@ -214,14 +214,18 @@ def apply(registers: Registers, delta: Delta) -> Registers:
 def applied(state: ScopeState, change: ScopeDelta) -> ScopeState:
     """One scope after a commit of what changes in it."""
     version, _, registers, ledger = state
-    changes = change.registers
+    changes: dict[RegisterKey, Any] = change.registers
     if None in changes.values():
-        gone = registers.mutate()
-        for key in [key for key, value in changes.items() if value is None]:
-            gone.pop(key, None)
-        registers = gone.finish()
-        changes = {key: value for key, value in changes.items() if value is not None}
-    return ScopeState(version + 1, change.head, registers.update(changes), ledger.update(change.ledger))
+        mutation = registers.mutate()
+        for key, value in changes.items():
+            if value is None:
+                mutation.pop(key, None)
+            else:
+                mutation[key] = value
+        registers = mutation.finish()
+    else:
+        registers = registers.update(changes)
+    return ScopeState(version + 1, change.head, registers, ledger.update(change.ledger))
 
 
 def dump_head(head: Head) -> dict[str, Any]:

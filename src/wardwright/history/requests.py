@@ -7,7 +7,7 @@ its transcript. A reply to a request that is no longer known is never guessed at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from wardwright.errors import GovernanceUnavailable
 from wardwright.history.ledger import RegisterKey, RegisterValue, ScopeState
@@ -73,13 +73,14 @@ def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
     *head, bundles, repairing, stripped = record
     newest = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
+    newest = (len(newest), *newest)
     kept: Any = value or ()
     start = _start(kept, record[0])
     if start is not None:
         kept = kept[:start] + kept[start + 1 + kept[start] :]
     if len(kept) >= _LEAST * MAX_REQUESTS and len(starts := _starts(kept)) >= MAX_REQUESTS:
         kept = kept[starts[1 - MAX_REQUESTS] :]
-    return kept + (len(newest), *newest)
+    return kept + newest
 
 
 def answered(session: ScopeState, name: str) -> list[RequestRecord]:
