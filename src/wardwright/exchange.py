@@ -682,9 +682,8 @@ class Exchange:
         # Only on this wire a stream tells its usage if it is asked to.
         metered = turn.stream and wire == "chat_completions" and part.model_id in self.live.deployment.metered
         mediates = _mediates(settings, ruling) or ruling.transforms
-        names = _call_ids(turn)
         as_it_is = not (mediates or metered or self.splices or self.rounds)
-        if as_it_is and wire == inbound.wire == "chat_completions" and not upstream.ids(names):
+        if as_it_is and wire == inbound.wire == "chat_completions" and not upstream.ids(inbound.given.ids):
             return wire, inbound.given.written(model)
         edits, request = edit.of(inbound.wire), inbound.given.own()
         edits.forget(request)
@@ -714,6 +713,7 @@ class Exchange:
         if wire != inbound.wire:
             request = translate.request(request, inbound.wire, wire)
             edits = edit.of(wire)
+        names = list(inbound.given.ids)
         names += [call.id for one in self.splices for call in one.calls]
         names += [answer.call_id for one in self.rounds for answer in one.answers.values()]
         renamed = upstream.ids(names)
@@ -1052,7 +1052,7 @@ class Exchange:
         names = self.session.registers.get(SPLICES)
         if not names:
             return
-        present = set(_call_ids(turn))
+        present = set(self.inbound.given.ids)
         scope = scope_key("session_id", turn.caller)
         found: list[Splice] = []
         for name in names:
@@ -1269,19 +1269,6 @@ def _change(ruling: Ruling) -> Change | None:
 def _choices(request: Mapping[str, Any]) -> int:
     asked = request.get("n")
     return asked if isinstance(asked, int) else 1
-
-
-def _call_ids(turn: Turn) -> list[str]:
-    """Of calls, and of results whose call is not shown."""
-    names: list[str] = []
-    last = ""
-    for item in turn.items:
-        if isinstance(item, CallItem):
-            last = item.id
-            names.append(last)
-        elif isinstance(item, ResultItem) and item.call_id != last:
-            names.append(item.call_id)
-    return names
 
 
 def _priced(usage: Usage | None, target: Target) -> Usage | None:

@@ -276,8 +276,8 @@ def _word(item: Item) -> Word:
     raise TypeError(f"unknown item {type(item).__name__}")
 
 
-def _walk(items: Sequence[Item]) -> tuple[list[Word], bool]:
-    """All items as words, and whether the ids of calls can be their names: each has one of its own, and none is long."""
+def _walk(items: Sequence[Item]) -> tuple[list[Word], list[str]]:
+    """All items as words, and the ids of calls."""
     words: list[Word] = []
     ids: list[str] = []
     for item in items:
@@ -293,8 +293,50 @@ def _walk(items: Sequence[Item]) -> tuple[list[Word], bool]:
             words.append(_word(item))
             if isinstance(item, CallItem):
                 ids.append(item.id)
-    own = not ids or ("" not in ids and len(frozenset(ids)) == len(ids) and len(max(ids, key=len)) <= MAX_ID)
-    return words, own
+    return words, ids
+
+
+def _named(ids: list[str], before: set[str] | None = None) -> set[str] | None:
+    """The ids of calls, with those before them, if they can be names: each has one of its own, and none is long. Else None."""
+    named = set(ids)
+    if ids and ("" in named or len(named) < len(ids) or len(max(ids, key=len)) > MAX_ID):
+        return None
+    if before is None:
+        return named
+    if not named.isdisjoint(before):
+        return None
+    before.update(named)
+    return before
+
+
+def _read(turn: Turn, length: int, key: bytes) -> tuple[bool, str, str]:
+    """Whether the ids of calls can be their names; the digest of the first `length` items, if there are so many, and of all."""
+    items, before = turn.items, turn.repeated
+    if before is None:
+        words, ids = _walk(items)
+        return _named(ids) is not None, *_digests(words, length, key)
+    if 0 < before.length == length <= len(items) and before.key == key:
+        # The very items that were digested before: only what follows them is new.
+        words, ids = _walk(items[length:])
+        first, hasher = before.digest, before.hasher
+        if before.ids is not None:
+            before.ids = _named(ids, before.ids)
+        if words:
+            hasher = hasher.copy()
+            hasher.update(b"," + _written(words))
+    else:
+        words, ids = _walk(items)
+        first, before.ids = "", _named(ids)
+        if 0 < length <= len(words):
+            hasher = _sha256(key + _written(words[:length]))
+            first = hasher.hexdigest()[:32]
+            if length < len(words):
+                hasher.update(b"," + _written(words[length:]))
+        else:
+            hasher = _sha256(key + _written(words))
+    before.length, before.key, before.hasher = len(items), key, hasher
+    before.digest = hasher.hexdigest()[:32]
+    return before.ids is not None, first, before.digest
 
 
 def _tail(items: Sequence[Item]) -> int:
@@ -335,8 +377,8 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 keys.extend(_hosted_names(item, _hosted_digest(key, item), key))
         return keys
-    words, own = _walk(items)
-    names = None if own else _names(items, key)
+    words, ids = _walk(items)
+    names = None if _named(ids) is not None else _names(items, key)
     first, whole = _digests(words, head.prefix_length, key)
     known = head.prefix_length if first and first == head.prefix_digest else 0
     start = _start(items, head, known, _tail(items)) if known else 0
@@ -613,9 +655,8 @@ class Observer:
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         _, head, registers, ledger = session
         items, now = turn.items, head.turn
-        words, own = _walk(items)
+        own, first, whole = _read(turn, head.prefix_length, key)
         names = None if own else _names(items, key)
-        first, whole = _digests(words, head.prefix_length, key)
         known = head.prefix_length if first and first == head.prefix_digest else 0
         tail = _tail(items)
         surface = self.surface(turn.tools)

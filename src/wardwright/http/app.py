@@ -174,7 +174,8 @@ class App:
                 given, turn = self._transcripts.read((principal.id, caller.session_id or raw[:_BEGINNING]), raw)
             else:
                 read = body.read(raw)
-                given, turn = Given.whole(raw, read), _PARSE[wire](read)
+                turn = _PARSE[wire](read)
+                given = Given.whole(raw, read, turn.items)
         except WireError as error:
             refusal = Refusal(error.status, "invalid_request_error", error.code, str(error))
             await self._told(wire, sink, refusal)

@@ -13,7 +13,7 @@ Invariants (tests cite the numbers):
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import orjson
@@ -21,7 +21,7 @@ import orjson
 from wardwright.errors import WireError
 from wardwright.wire import chat_completions, edits
 from wardwright.wire.body import Json, Object, read, write
-from wardwright.wire.turn import Item, Turn
+from wardwright.wire.turn import CallItem, Item, Repeated, ResultItem, Turn
 
 _TRANSCRIPT: Final = "messages"
 _BLANK: Final = b" \t\r\n"
@@ -32,12 +32,20 @@ ROOM: Final = 24 * 1024 * 1024
 class Given:
     """The body of one request."""
 
-    __slots__ = ("_body", "_heads", "_said", "head", "raw")
+    __slots__ = ("_body", "_heads", "_said", "head", "ids", "raw")
 
     def __init__(
-        self, raw: bytes, head: Object, body: Object | None, said: bytes | None, heads: dict[str, bytes]
+        self,
+        raw: bytes,
+        head: Object,
+        ids: list[str],
+        body: Object | None,
+        said: bytes | None,
+        heads: dict[str, bytes],
     ) -> None:
         self.raw = raw
+        self.ids = ids
+        """Of the calls and results it shows."""
         self.head = head
         """Its fields but for the transcript. Shared with the requests that go on from here, so nobody changes it."""
         self._body = body
@@ -47,9 +55,9 @@ class Given:
         """The fields beside them, written anew, by the model that is asked."""
 
     @classmethod
-    def whole(cls, raw: bytes, body: Object) -> Given:
+    def whole(cls, raw: bytes, body: Object, items: Sequence[Item]) -> Given:
         """One that was read in one piece."""
-        return cls(raw, {name: body[name] for name in body if name != _TRANSCRIPT}, body, None, {})
+        return cls(raw, {name: body[name] for name in body if name != _TRANSCRIPT}, _ids(items), body, None, {})
 
     def own(self) -> Object:
         """All of it, for the asker to change."""
@@ -69,12 +77,12 @@ class Given:
             said = self._said = write(self.own()[_TRANSCRIPT])[1:-1]
         return b'%b,"messages":[%b]}' % (head, said)
 
-    def grown(self, raw: bytes, added: list[Json]) -> Given:
-        """The request that adds these messages to this one."""
+    def grown(self, raw: bytes, added: list[Json], items: Sequence[Item]) -> Given:
+        """The request that adds these messages to this one, and these items with them."""
         said = self._said
         if said is not None:
             said = b"%b,%b" % (said, write(added)[1:-1])
-        return Given(raw, self.head, None, said, self._heads)
+        return Given(raw, self.head, self.ids + _ids(items), None, said, self._heads)
 
 
 class Transcripts:
@@ -96,7 +104,9 @@ class Transcripts:
             last = before.followed(raw)
         if last is None:
             body = read(raw)
-            last = _Last(Given.whole(raw, body), chat_completions.parse_request(body))
+            turn = chat_completions.parse_request(body)
+            turn.repeated = Repeated()
+            last = _Last(Given.whole(raw, body, turn.items), turn)
         known[name] = last
         self._room -= len(raw)
         while self._room < 0:
@@ -120,6 +130,7 @@ class _Last:
         read = self._read
         turn = Turn("request", "chat_completions", read.model, read.items, read.tools, read.tool_choice, read.caller)
         turn.stream, turn.claims, turn.response_format = read.stream, read.claims, read.response_format
+        turn.repeated = read.repeated
         return turn
 
     def followed(self, raw: bytes) -> _Last | None:
@@ -133,17 +144,17 @@ class _Last:
         added = raw[len(opening) : end].lstrip(_BLANK)
         if not added.startswith(b","):
             return None
-        items: list[Item] = [*self._read.items]
+        items: list[Item] = []
         try:
             messages: list[Json] = orjson.loads(b"[%b]" % added[1:])
             if not messages:
                 return None  # a comma with nothing behind it
             chat_completions.add_messages(messages, items)
-            given = self.given.grown(raw, messages)
+            given = self.given.grown(raw, messages, items)
         except (orjson.JSONDecodeError, WireError):
             return None  # told as it stands in the whole body
         turn = self.turn()
-        turn.items = items
+        turn.items = [*self._read.items, *items]
         last = _Last(given, turn)
         last._opening, last._rest = raw[:end], rest
         return last
@@ -167,6 +178,16 @@ class _Last:
             return False  # more levels can be read than compared
         self._opening, self._rest = opening, rest
         return True
+
+
+def _ids(items: Sequence[Item]) -> list[str]:
+    found: list[str] = []
+    for item in items:
+        if isinstance(item, CallItem):
+            found.append(item.id)
+        elif isinstance(item, ResultItem):
+            found.append(item.call_id)
+    return found
 
 
 def _messages(body: Object) -> list[Json]:

@@ -143,6 +143,23 @@ NOBODY: Final = Caller()
 """Before the HTTP layer has said who asks."""
 
 
+class Repeated:
+    """What was worked out of the items that the requests of one conversation repeat. Whoever reads requests hands it from one to
+    the next; the items it covers are the very same objects in each of them. Written by the history alone."""
+
+    __slots__ = ("digest", "hasher", "ids", "key", "length")
+
+    def __init__(self) -> None:
+        self.length = 0
+        """How many of the first items it covers."""
+        self.key = b""
+        """The session's, by which they were digested."""
+        self.digest = ""
+        self.hasher: Any = None
+        self.ids: set[str] | None = None
+        """Of their calls; None: some cannot be names."""
+
+
 @dataclass(slots=True)
 class Turn:
     """One message at one gate. Made by a wire module (items, tools), completed by the gateway (caller, target, approvals)."""
@@ -179,3 +196,5 @@ class Turn:
     """Request: the structured-output schema the caller asked for, if any."""
     request: str = ""
     """Reply and result: `Ruling.request` of the request they answer. Empty: whatever request still waits for a reply."""
+    repeated: Repeated | None = field(default=None, compare=False, repr=False)
+    """Request: where the conversation's reader remembers it."""
