@@ -52,7 +52,7 @@ def choose(
     order: list[Target] = []
     skipped: list[Mapping[str, str]] = []
     for target in _ordered(targets, route.prefer) if route.prefer else targets:
-        reason: SkipReason | None = None
+        reason: SkipReason
         if (route.model and target.model != route.model) or (allowed is not None and target.model not in allowed):
             reason = "route"
         elif needs_tools and not target.tools:
@@ -61,10 +61,10 @@ def choose(
             reason = "context_window"
         elif open(target):
             reason = "breaker_open"
-        if reason is None:
-            order.append(target)
         else:
-            skipped.append({"model": target.model, "reason": reason})
+            order.append(target)
+            continue
+        skipped.append({"model": target.model, "reason": reason})
     return Selection(tuple(order), tuple(skipped))
 
 

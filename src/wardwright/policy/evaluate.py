@@ -20,6 +20,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import isfinite
 from typing import Any, Final, cast
 
@@ -115,12 +116,12 @@ NOTHING: Final[frozenset[str]] = frozenset()
 class ScopeRun:
     """One scope while a gate is judged: the loaded state under the changes so far."""
 
-    __slots__ = ("changes", "event", "key", "registers", "state", "turn")
+    __slots__ = ("changes", "event", "head", "key", "ledger", "registers", "turn", "version")
 
     def __init__(self, key: str, state: ScopeState) -> None:
         self.key = key
-        self.state = state
-        _, head, self.registers, _ = state
+        self.version, head, self.registers, self.ledger = state
+        self.head = head
         self.turn = head.turn
         self.event = head.event
         self.changes: dict[RegisterKey, RegisterValue | None] = {}
@@ -140,13 +141,11 @@ class Seldom:
 
     asked: dict[tuple[str, ...], int] | None = None
     """How often an approval of the same was asked for."""
-    attached: tuple[str, ...] = ()
-    """Bundles whose rules are judged too."""
     clashes: list[tuple[str, str]] | None = None
     """Rules that would move one machine to different states."""
     counted: set[tuple[RegisterKey, int]] | None = None
-    endings: list[tuple[int, ToolSequence]] | None = None
-    """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
+    offsets: list[int] | None = None
+    """Events of this gate up to each fact."""
     history_hits: dict[str, list[int]] | None = None
     indexed: Shelves | None = None
     refused: set[int] | frozenset[int] = frozenset()
@@ -162,9 +161,11 @@ class Run(Seldom):
 
     __slots__ = (
         "active",
+        "attached",
         "conditional",
         "considered",
         "ending",
+        "endings",
         "events",
         "facts",
         "findings",
@@ -174,7 +175,6 @@ class Run(Seldom):
         "moves",
         "now",
         "observed",
-        "offsets",
         "plan",
         "scopes",
         "secret",
@@ -187,12 +187,16 @@ class Run(Seldom):
 
     active: tuple[RuleSet, ...]
     """The rules that are judged: the plan's own, and of every bundle that is attached."""
+    attached: tuple[str, ...]
+    """The names of those."""
     facts: tuple[ToolFact, ...]
     """The current events, then the declared tools."""
     ending: list[ToolSequence]
     """What the fact being judged ends …"""
     settling: list[ToolSequence | Budget]
     """… and what it starts or uses, unless it is refused."""
+    endings: list[tuple[int, ToolSequence]] | None
+    """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
     conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]]
     """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
     touched: frozenset[str]
@@ -203,10 +207,8 @@ class Run(Seldom):
     """… the last number given to any, so that what begins now is ended by none that was said before …"""
     first_word: int
     """… and of the first word that is new here, or was in the request that a reply answers."""
-    offsets: list[int]
-    """Events of this gate up to each fact …"""
     events: int
-    """… and all of them."""
+    """How many this gate has."""
 
     def __init__(
         self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int, session_key: str = ""
@@ -219,43 +221,41 @@ class Run(Seldom):
         self.secret = registers.key
         loaded = registers.scopes
         key = session_key or scope_key("session_id", turn.caller)
-        state = loaded.get(key, EMPTY_SCOPE)
-        self.session = session = ScopeRun(key, state)
+        self.session = session = ScopeRun(key, loaded.get(key, EMPTY_SCOPE))
         self.scopes: dict[str, ScopeRun] = {"session_id": session}
         for kind in plan.wider:
             key = scope_key(kind, turn.caller)
             self.scopes[kind] = ScopeRun(key, loaded.get(key, EMPTY_SCOPE))
         self.findings: list[Finding] = []
         self.active = plan.alone
+        self.attached = ()
         self.moves: list[tuple[int, int, Rule, int]] = []
         self.ending = []
         self.settling = []
         self.conditional = []
+        self.endings = None
         self.touched = NOTHING
         for machine_id, scope, register in plan.holders:
             if self.scopes[scope].registers.get(register) is not None:
                 self.touched |= {machine_id}
-        head = state.head
+        head = session.head
         self.words = head.user_turns
-        self.issued = head.spoken
+        self.issued = spoken = head.spoken
         if observed.answers:
             record = observed.answers[-1]
             self.first_word = record.first_word
             if record.words > self.words:
                 self.words = record.words
         else:
-            self.first_word = head.spoken + 1
+            self.first_word = spoken + 1
         facts = observed.facts
         self.considered: list[tuple[str, ...]] = [()] * len(facts)
-        event = head.event
+        event = session.event
         offset = 1 if observed.surface_changed else 0
-        offsets: list[int] = []
-        self.offsets = offsets
         for fact in facts:
             if not fact.repeat:
                 offset += 1
                 fact.ordinal = event + offset
-            offsets.append(offset)
         self.events = offset
         if turn.gate == "request":
             self.facts = (*facts, *(_surface(observed) if observed.changed else observed.surface.facts))
@@ -274,8 +274,13 @@ class Run(Seldom):
 
     def counted_up_to(self, index: int) -> int:
         """Events of this gate up to a fact; a negative index is the end of the gate."""
-        offsets = self.offsets
-        return offsets[index] if 0 <= index < len(offsets) else self.events
+        facts = self.observed.facts
+        if not 0 <= index < len(facts):
+            return self.events
+        if self.offsets is None:
+            first = 1 if self.observed.surface_changed else 0
+            self.offsets = list(accumulate([not fact.repeat for fact in facts], initial=first))
+        return self.offsets[index + 1]
 
     def state(self, machine_id: str, index: int) -> str:
         if machine_id not in self.touched:
@@ -663,7 +668,7 @@ def _index(run: Run) -> None:
         if isinstance(item, TextItem) and item.role == "user" and item.text:
             # As the observer told words of the user from old ones.
             name = f"u:{text_digest(observed.key, item.text)}"
-            entry = observed.ledger.get(name) or run.session.state.ledger.get(name)
+            entry = observed.ledger.get(name) or run.session.ledger.get(name)
             if entry is not None and entry.turn >= run.session.turn:
                 hear(shelves, watch, item.text)
 
@@ -686,7 +691,7 @@ def unwind(run: Run, released: bool) -> None:
 
 def answered(run: Run) -> None:
     """A released reply has answered the user's words: what they ended in wider scopes is written down for other sessions."""
-    if run.words == run.session.state.head.user_turns or len(run.scopes) == 1:
+    if run.words == run.session.head.user_turns or len(run.scopes) == 1:
         return
     for rules in (run.plan.rules, *run.plan.bundles.values()):
         for rule in rules.rules:
@@ -905,7 +910,7 @@ def _as_read(text: str) -> str:
 
 def _texts(run: Run, rules: RuleSet) -> None:
     """Text rules at the request: hits of the unchanged prefix are remembered, the rest is scanned."""
-    head, observed = run.session.state.head, run.observed
+    head, observed = run.session.head, run.observed
     main = rules is run.plan.rules
     known = 0
     before: Sequence[str] = ()
@@ -1173,7 +1178,7 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
             key = (rule.key, OVERFLOW)
             value = scope.get(key)
         elif counts:
-            head = scope.state.head
+            head = scope.head
             since = head.plan_since_ms if head.plan_hash == run.plan.plan_hash else run.now
             scope.put((rule.key, META), (since, 1) if meta is None else (meta[0], meta[1] + 1, *meta[2:]))
     fresh = counts and (not rule.shared or run.first(key, index))
@@ -1353,7 +1358,7 @@ def _happened(run: Run, rule: ToolSequence, wanted: Matcher, fact: ToolFact) -> 
         return True
     if fact.source == "tool_result":
         name = f"c:{fact.tool_call_id}"
-        entry = run.observed.ledger.get(name) or run.session.state.ledger.get(name)
+        entry = run.observed.ledger.get(name) or run.session.ledger.get(name)
         if entry.status == "passed" if entry is not None else fact.item < 0:
             return True
     # A call, or a provider's event, that a request shows for the first time was in no reply that passed here.
