@@ -54,6 +54,8 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST: Final = b"0\r\n\r\n"
 _ODD: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that mean something to whoever reads the request, other than its length."""
+_OURS: Final = frozenset({b"connection", b"transfer-encoding"})
+"""Headers that no application sets."""
 _BODILESS: Final = frozenset({*range(100, 200), 204, 304})
 
 
@@ -95,8 +97,6 @@ class _Request:
     _start: Any = None
     _begun = False
     _chunked = False
-    _silent = False
-    """Its body is not sent, whatever the application says."""
     _left: int | None = None
     """Bytes of the body that the head promised and that have not come; None: until the connection ends."""
 
@@ -105,6 +105,8 @@ class _Request:
         self.scope = scope
         self.keep = keep
         """Another request may follow on this connection."""
+        self._silent = scope["method"] == "HEAD"
+        """The body of the answer is not sent, whatever the application says."""
         self.pieces: list[bytes] = []
         self.waiters: list[asyncio.Future[None]] = []
         self.task: asyncio.Task[None] | None = None
@@ -151,7 +153,7 @@ class _Request:
                 return {"type": "http.request", "body": body, "more_body": not whole}
             if self.cut:
                 return {"type": "http.disconnect"}
-            if self.expects:
+            if self.expects and not self._begun:
                 self.expects = False
                 self.connection.transport.write(_CONTINUE)
             waiter = self.connection.loop.create_future()
@@ -173,8 +175,10 @@ class _Request:
         body = message.get("body", b"")
         more = message.get("more_body", False)
         connection = self.connection
-        if connection.gone:
-            self.done = not more
+        if connection.full:
+            await connection.drained()  # W3: also behind the answer before this one
+        if connection.gone or self.done:
+            self.done = self.done or not more
             return
         if self._begun:
             self._write(b"", body, more)
@@ -187,20 +191,18 @@ class _Request:
             if self.waiters:
                 self.wake()
             connection.answered(self)
-        elif connection.full:
-            await connection.drained()
 
     def _head(self, status: int, headers: Sequence[tuple[bytes, bytes]], size: int, more: bool) -> bytes:
         named = dict(headers)
         promised = named.get(b"content-length")
-        if promised is not None and self.keep and not self.expects and self.scope["method"] != "HEAD":
+        further: tuple[bytes, ...] = ()
+        if promised is not None and self.keep and status not in _BODILESS and not self.expects and not self._silent:
             self._left = int(promised)
-            further = ()
         else:
             further = self._framing(status, named, None if more else size)
         # Names are the application's own; a value may be somebody's who would like to end the line.
         said = b"".join(chain.from_iterable(headers))
-        if b"\n" in said or b"\r" in said or b"\0" in said or b"transfer-encoding" in named:
+        if b"\n" in said or b"\r" in said or b"\0" in said or not _OURS.isdisjoint(named):
             raise RuntimeError("the headers of the answer cannot be sent")
         lines = (_STATUS[status], self.connection.server.date, *map(_line, headers), *further, b"", b"")
         return b"\r\n".join(lines)
@@ -209,7 +211,7 @@ class _Request:
         """What the application did not say of how the answer ends."""
         further: tuple[bytes, ...] = ()
         bodiless = status in _BODILESS
-        self._silent = bodiless or self.scope["method"] == "HEAD"
+        self._silent = self._silent or bodiless
         if self.expects and not self.whole:
             self.keep = False  # who was not told to go on may send a body or none
         if b"content-length" in named:
@@ -224,7 +226,7 @@ class _Request:
             further = (b"transfer-encoding: chunked",)
         else:
             self.keep = False  # of HTTP/1.0: its end is the end of the connection
-        return further if self.keep or b"connection" in named else (*further, b"connection: close")
+        return further if self.keep else (*further, b"connection: close")
 
     def _write(self, head: bytes, body: bytes, more: bool) -> None:
         """The next piece; behind the head, if that is not out yet."""
@@ -334,7 +336,10 @@ class _Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._go_on(data[cast("int", upgrade.args[0]) :])
+            if self._length:
+                self._go_on(data[cast("int", upgrade.args[0]) :])
+            else:
+                self._refuse()
             return
         except httptools.HttpParserError:
             self._refuse()
@@ -376,7 +381,7 @@ class _Connection(asyncio.Protocol):
             self._deny(431)  # what came with it may be its body
         self._bytes = 0
         query = b""
-        if b"?" in url or b"%" in url or not url.startswith(b"/"):
+        if b"?" in url or b"%" in url or b"#" in url or not url.startswith(b"/"):
             path, url, query = self._target(url)
         else:
             path = url.decode()

@@ -120,6 +120,20 @@ class Application:
             await send({"type": "http.response.body", "body": bytes(HIGH_WATER), "more_body": True})
         await send({"type": "http.response.body"})
 
+    async def large(self, scope: Any, receive: Any, send: Any) -> None:
+        self.written += 1
+        await say(send, bytes(4 * HIGH_WATER))
+
+    async def same(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 304, "headers": [(b"content-length", b"9")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def hasty(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": PLAIN})
+        await send({"type": "http.response.body", "body": b"before ", "more_body": True})
+        message = await receive()
+        await send({"type": "http.response.body", "body": message["body"]})
+
     async def slow(self, scope: Any, receive: Any, send: Any) -> None:
         await self.go.wait()
         await self.echo(scope, receive, send)
@@ -322,6 +336,24 @@ def test_whoever_is_answered_before_he_was_told_to_send_finds_the_connection_clo
     raw = exchanged(b"POST /early HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
     assert statuses(raw) == [413]
     assert b"connection: close\r\n" in raw
+
+
+def test_nobody_is_told_to_send_in_the_middle_of_an_answer() -> None:
+    """Who has read the beginning of it knows enough."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"POST /hasty HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+        assert await caller.reader.readuntil(b"before \r\n")
+        await caller.send(b"hi")
+        assert await caller.rest() == b"2\r\nhi\r\n0\r\n\r\n"
+
+    played(story)
+
+
+def test_an_answer_that_has_no_body_may_have_a_length() -> None:
+    """That of what the caller has already."""
+    raw = exchanged(b"GET /same HTTP/1.1\r\n\r\nGET /odd HTTP/1.1\r\n\r\n")
+    assert raw.startswith(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n\r\nHTTP/1.1 529")
 
 
 def test_a_body_that_nobody_reads_is_read_away() -> None:
@@ -536,6 +568,23 @@ def test_an_application_waits_for_a_caller_who_reads_slowly() -> None:
             await asyncio.sleep(0)
         assert stage.application.written < 100
         assert len((await caller.answer())[2]) == 200 * HIGH_WATER
+
+    played(story)
+
+
+def test_answers_that_nobody_reads_do_not_pile_up() -> None:
+    """W3: whoever sends many requests at once, and reads nothing, is answered only so far."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /large HTTP/1.1\r\n\r\n" * 200)
+        caller.writer.transport.pause_reading()
+        await stage.application.began.wait()
+        for _ in range(2_000):
+            await asyncio.sleep(0)
+        assert stage.application.written < 100
+        caller.writer.transport.resume_reading()
+        for _ in range(200):
+            assert len((await caller.answer())[2]) == 4 * HIGH_WATER
 
     played(story)
 
