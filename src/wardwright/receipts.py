@@ -283,7 +283,7 @@ def record(receipt: Receipt) -> ReceiptRow:
 def canonical(receipt: Mapping[str, Any]) -> bytes:
     """Keys sorted, no white space, one line: equal receipts, equal bytes."""
     try:
-        return orjson.dumps(receipt, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(receipt, None, orjson.OPT_SORT_KEYS)
     except (TypeError, orjson.JSONEncodeError):
         # Lone surrogates and integers beyond 64 bits, which a caller inside the process may have.
         return json.dumps(receipt, sort_keys=True, separators=(",", ":")).encode()
@@ -833,12 +833,13 @@ def _selectors(
 ) -> list[dict[str, Any]]:
     """Every tool rule that was a candidate at any gate, in the order first met, with the strongest thing it did."""
     met: dict[str, ToolPolicyStatus] = {}
-    for one, gate in zip(judged, gates, strict=True):
+    for place, gate in enumerate(gates):
         if "candidates" not in gate:
             continue
         for candidate in gate["candidates"]:
-            met.setdefault(candidate["rule_id"], "passed")
-        for finding in one.ruling.findings:
+            if candidate["rule_id"] not in met:
+                met[candidate["rule_id"]] = "passed"
+        for finding in judged[place].ruling.findings:
             status = _status(finding)
             before = met.get(finding.rule_id, "passed")
             met[finding.rule_id] = status if _STRENGTH.index(status) < _STRENGTH.index(before) else before
@@ -851,12 +852,12 @@ def _selectors(
             if rule is None or rule.kind in _TEXT_KINDS:
                 continue
             selector = known[rule_id, status] = {
+                "action": rule.action.name,
                 "id": rule_id,
                 "kind": rule.kind,
                 "matched": status != "passed",
-                "status": status,
-                "action": rule.action.name,
                 "matcher": _matcher(rule),
+                "status": status,
                 "target": rule.action.target_model or list(rule.action.routes) or None,
             }
         selectors.append(selector)
@@ -879,10 +880,14 @@ def _tool_policy(
     judged: Sequence[Judged], selectors: Sequence[Mapping[str, Any]], rules: Mapping[str, Rule]
 ) -> dict[str, Any]:
     """The strongest thing any tool rule did, with what it counted."""
-    matched = [selector for selector in selectors if selector["matched"]]
-    if not matched:
+    strongest: Mapping[str, Any] | None = None
+    for selector in selectors:
+        if not selector["matched"]:
+            continue
+        if strongest is None or _STRENGTH.index(selector["status"]) < _STRENGTH.index(strongest["status"]):
+            strongest = selector
+    if strongest is None:
         return {"status": "passed"}
-    strongest = min(matched, key=lambda selector: _STRENGTH.index(selector["status"]))
     rule = rules[strongest["id"]]
     evidence: Mapping[str, Any] = next(
         (
