@@ -12,12 +12,14 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import orjson
 import uvicorn
 
 from wardwright.config import parse_config
+from wardwright.http.server import Server
 from wardwright.http.service import Service
 from wardwright.http.start import front
 
@@ -211,13 +213,14 @@ def _listening() -> socket.socket:
     return found
 
 
-def _server(application: Any, lifespan: Any) -> uvicorn.Server:
+def _server(application: Any) -> uvicorn.Server:
+    """The provider's, which is not ours."""
     config = uvicorn.Config(
         application,
         http="httptools",
         loop="asyncio",
         ws="none",
-        lifespan=lifespan,
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -237,17 +240,29 @@ def served(folder: Path, config: Callable[[int], str], environ: Mapping[str, str
     path.write_text(text)
     service = Service(parse_config(text, str(path)), str(folder / "gateway.db"), "127.0.0.1", environ=environ)
     double = Double()
-    servers = (_server(front(service), "on"), _server(double, "off"))
+    provider = _server(double)
+    gateways: Queue[tuple[asyncio.AbstractEventLoop, Server] | BaseException] = Queue()
 
     async def serve() -> None:
-        await asyncio.gather(servers[0].serve([ours]), servers[1].serve([theirs]))
+        gateway = Server(front(service))
+        loop = asyncio.get_running_loop()
+        serving = gateway.serve([ours], drain=5, ready=lambda: gateways.put((loop, gateway)))
+        try:
+            await asyncio.gather(serving, provider.serve([theirs]))
+        except BaseException as error:
+            gateways.put(error)
+            raise
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
+    begun = gateways.get(timeout=20)
+    if isinstance(begun, BaseException):
+        raise begun
+    loop, gateway = begun
     try:
         yield Served(double, service, ours.getsockname()[1])
     finally:
-        for server in servers:
-            server.should_exit = True
+        provider.should_exit = True
+        loop.call_soon_threadsafe(gateway.stop)
         thread.join(20)
         assert not thread.is_alive()
