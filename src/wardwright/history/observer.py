@@ -319,11 +319,11 @@ def _read(turn: Turn, length: int, key: bytes) -> tuple[bool, str, str]:
         # The very items that were digested before: only what follows them is new.
         words, ids = _walk(items[length:])
         first, hasher = before.digest, before.hasher
-        if before.ids is not None:
-            before.ids = _named(ids, before.ids)
         if words:
             hasher = hasher.copy()
             hasher.update(b"," + _written(words))
+        if before.ids is not None:
+            before.ids = _named(ids, before.ids)
     else:
         words, ids = _walk(items)
         first, before.ids = "", _named(ids)
