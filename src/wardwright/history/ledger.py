@@ -156,9 +156,9 @@ class Delta:
     """New facts (no repeats, no transient fields to be kept) for the receipt; history itself needs only the scopes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReceiptRow:
-    """A receipt as a store sees it: bytes with tags. Made by `receipts`; chained by the store inside the commit."""
+    """A receipt as a store sees it: bytes with tags. Made by `receipts`; chained by the store inside the commit. Never changed."""
 
     id: str
     at_ms: int
