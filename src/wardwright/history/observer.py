@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -192,7 +192,7 @@ class Observed:
     def with_items(self, turn: Turn, items: Sequence[Item]) -> Observed:
         """The same, as if the turn had had these items."""
         other = copy(self)
-        other.turn = replace(turn, items=items)
+        other.turn = replace(turn, items=items, repeated=None)
         return other
 
     @property
@@ -341,14 +341,12 @@ def _read(turn: Turn, length: int, key: bytes) -> tuple[bool, str, str]:
 
 def _tail(items: Sequence[Item]) -> int:
     """Where the items after the last assistant item begin: what the model is asked to read now."""
-    index = len(items)
-    while index:
-        item = items[index - 1]
-        if isinstance(item, ResultItem) or (isinstance(item, TextItem) and item.role != "assistant"):
-            index -= 1
-        else:
+    tail = len(items)
+    for item in reversed(items):
+        if not isinstance(item, ResultItem) and (not isinstance(item, TextItem) or item.role == "assistant"):
             break
-    return index
+        tail -= 1
+    return tail
 
 
 def _start(items: Sequence[Item], head: Head, known: int, tail: int) -> int:
@@ -663,7 +661,8 @@ class Observer:
         seen = Observed([], surface, known, whole, turn, key)
         if head.last_digest == whole:
             seen.retry = True
-        self._pin(session, seen)
+        if surface.digest != head.surface_digest or head.changed:
+            self._pin(session, seen)
         start = _start(items, head, known, tail) if known else 0
         # What came since the last released reply, or with this very request before, is still to be judged.
         waiting = head.asked_turn == now
@@ -681,6 +680,7 @@ class Observer:
         words_from = min(head.words_from, known) if waiting else known
         seen.words_from = len(items)
         calls: dict[str, CallItem] = {}
+        digests: dict[str, str] = {}
         every: dict[str, CallItem] | None = None
         user_turns: list[int] = []
         met_known = known > 0
@@ -698,7 +698,7 @@ class Observer:
                 entry = ledger.get(name)
                 raw, arguments = item.name, item.arguments
                 form, parsed = canonical(arguments)
-                arguments_digest = _sha256(key + form).hexdigest()[:32]
+                arguments_digest = digests[call_id] = _sha256(key + form).hexdigest()[:32]
                 marks: tuple[Mark, ...] = ()
                 repeat = False
                 if entry is None:
@@ -758,8 +758,21 @@ class Observer:
                             if isinstance(one, CallItem)
                         }
                     call = every.get(call_id)
+                said = digests.get(call_id)
                 self._result(
-                    turn, session, seen, item, index, call_id, call, index >= tail, key, repairing, since, met_known
+                    turn,
+                    session,
+                    seen,
+                    item,
+                    index,
+                    call_id,
+                    call,
+                    said,
+                    index >= tail,
+                    key,
+                    repairing,
+                    since,
+                    met_known,
                 )
             elif isinstance(item, TextItem):
                 text = item.text
@@ -937,19 +950,21 @@ class Observer:
         index: int,
         call_id: str,
         call: CallItem | None,
+        said: str | None,
         in_tail: bool,
         key: bytes,
         repairing: dict[str, ToolFact | None],
         news_turn: int,
         met_known: bool,
     ) -> None:
+        """`said`: the digest of its call's arguments, where that was made already."""
         _, head, _, ledger = session
         learnt, content = seen.ledger, item.content
         result_digest = _sha256(key + content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         called = learnt.get(f"c:{call_id}")
         if called is None:
             called = ledger.get(f"c:{call_id}")
-            if called is not None and call is not None and digest(key, call.arguments) != called.digest:
+            if called is not None and call is not None and (said or digest(key, call.arguments)) != called.digest:
                 call = None  # not the arguments it was called with
         name = f"r:{call_id}"
         entry = learnt.get(name) or ledger.get(name)
@@ -960,7 +975,7 @@ class Observer:
             if (head.turn and met_known) or (call is None and (head.turn or turn.gate == "request")):
                 marks = _FORGED
             raw = call.name if call is not None else item.name
-            arguments_digest = digest(key, call.arguments) if call is not None else ""
+            arguments_digest = "" if call is None else said or digest(key, call.arguments)
         else:
             # The ledger knows which tool was called; a transcript that renames the call launders nothing.
             ruled, raw, arguments_digest, _, _, forged = called
@@ -1118,13 +1133,16 @@ class Observer:
         seen.facts.append(fact)
 
     def _answer(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
-        head = session.head
-        seen = Observed([], self.surface(turn.tools), known=0, turn=turn, key=key)
+        _, head, _, ledger = session
+        seen = Observed([], self.surface(turn.tools), 0, "", turn, key)
         self.asked(turn, session, seen)
-        seen.phase = cast("Phase", seen.phases[-1])
-        failed_before = {raw for record in seen.answers for raw in record.repairing} or head.repairing
+        seen.phase = seen.phases[-1]  # pyright: ignore[reportAttributeAccessIssue]
+        failed_before: Collection[str] = head.repairing
+        if failed := [raw for record in seen.answers for raw in record.repairing]:
+            failed_before = frozenset(failed)
         all_failed = EVERY_TOOL in failed_before
         declared = seen.surface.by_name
+        learnt = seen.ledger
         repairing: dict[str, ToolFact | None] = {}
         called: CallItem | None = None
         for index, item in enumerate(turn.items):
@@ -1132,18 +1150,22 @@ class Observer:
                 if turn.gate == "result":
                     called = item
                     continue
-                form, parsed = canonical(item.arguments)
+                raw, arguments, call_id = item.name, item.arguments, item.id
+                form, parsed = canonical(arguments)
                 arguments_digest = _sha256(key + form).hexdigest()[:32]
-                call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)
-                seen.ledger[f"c:{call_id}"] = LedgerEntry("passed", item.name, arguments_digest, head.turn)
-                fact = self._call(turn, item.name, call_id, item.arguments, arguments_digest, index, seen.surface)
+                name, held = f"c:{call_id}", False
+                if not call_id or name in learnt or name in ledger or len(call_id) > MAX_ID:
+                    call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)
+                    name = f"c:{call_id}"
+                learnt[name] = _entry(("passed", raw, arguments_digest, head.turn, False, False))
+                fact = self._call(turn, raw, call_id, arguments, arguments_digest, index, seen.surface)
                 fact.parsed = parsed
-                if all_failed or item.name in failed_before:
+                if all_failed or raw in failed_before:
                     fact.phase = "argument_repair"
                     fact.kind = None
-                if declared and item.name not in declared and item.name not in turn.server_tools:
+                if declared and raw not in declared and raw not in turn.server_tools:
                     # Under another spelling it may be one of them.
-                    plain = kept_name(self.catalog.resolve(item.name).plain)
+                    plain = kept_name(self.catalog.resolve(raw).plain)
                     if plain not in seen.surface.names:
                         fact.marks = _UNDECLARED
                         fact.kind = None
@@ -1166,7 +1188,9 @@ class Observer:
                 seen.facts.append(fact)
             elif isinstance(item, ResultItem):
                 call_id = _answered_id(item, key)
-                self._result(turn, session, seen, item, index, call_id, called, True, key, repairing, head.turn, False)
+                self._result(
+                    turn, session, seen, item, index, call_id, called, None, True, key, repairing, head.turn, False
+                )
                 seen.phase = "result_interpretation"
             elif not isinstance(item, TextItem):
                 raise TypeError(f"unknown item {type(item).__name__}")
@@ -1180,11 +1204,14 @@ class Observer:
         if not seen.answers:
             seen.phases, seen.bundles = (head.phase,), head.bundles
             return
-        seen.phases = tuple([record.phase for record in seen.answers])
-        seen.bundles = tuple(dict.fromkeys(name for record in seen.answers for name in record.bundles))
+        phases: list[str] = []
+        bundles: list[str] = []
         for record in seen.answers:
+            phases.append(record.phase)
+            bundles.extend(record.bundles)
             if record.stripped:
                 seen.stripped.update(zip(record.stripped[::2], record.stripped[1::2], strict=True))
+        seen.phases, seen.bundles = tuple(phases), tuple(dict.fromkeys(bundles))
 
     def _call_id(
         self,
@@ -1196,7 +1223,7 @@ class Observer:
         index: int,
         key: bytes,
     ) -> tuple[str, bool]:
-        """The id of a call in a reply, and whether it is a held one that comes again."""
+        """The id of a call in a reply that has none, or one that is known; and whether it is a held one that comes again."""
         if not item.id:
             # Wires without ids show it as the next of its equals: it is named as their transcript will name it.
             base = _nameless(key, item.name, item.arguments)
@@ -1206,13 +1233,9 @@ class Observer:
             seen.ledger[f"n:{base}"] = LedgerEntry("passed", item.name, "", number)
             return f"call_{base}_{number}", held
         name = f"c:{item.id}"
-        if len(item.id) > MAX_ID:
-            pass
-        elif name not in seen.ledger:
+        if len(item.id) <= MAX_ID and name not in seen.ledger:
             entry = session.ledger.get(name)
-            if entry is None:
-                return item.id, False
-            if entry.status == "held" and entry[1:3] == (item.name, arguments_digest):
+            if entry is not None and entry.status == "held" and entry[1:3] == (item.name, arguments_digest):
                 return item.id, True
         return _mint(key, session.head, turn.caller.session_id, index), False
 
