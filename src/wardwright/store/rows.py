@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -152,9 +152,13 @@ if set(_HEAD) != set(Head._fields):
 _head_values: Final[Callable[[Head], tuple[Any, ...]]] = itemgetter(*map(Head._fields.index, _HEAD))
 
 
-key: Final[Callable[[str], bytes]] = methodcaller("encode", "utf-8", "surrogatepass")
-"""Text chosen by a caller, as a column. Lone surrogates and NUL survive."""
-text: Final[Callable[[bytes], str]] = methodcaller("decode", "utf-8", "surrogatepass")
+def key(text: str) -> bytes:
+    """Text chosen by a caller, as a column. Lone surrogates and NUL survive."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def text(column: bytes) -> str:
+    return column.decode("utf-8", "surrogatepass")
 
 
 def dump(value: Any) -> bytes:
@@ -184,9 +188,9 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def call_hash(tenant: str, call_id: str) -> int:
-    """A small key for a large index; whoever finds a row by it compares the row itself."""
+    """A small key for a large index, never 0; whoever finds a row by it compares the row itself."""
     plain = key(f"{tenant}\x1f{call_id}")
-    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little", signed=True) or 1
 
 
 def next_link(writer: str, sequence: int, previous: bytes | bytearray, receipt: ReceiptRow) -> ChainLink:

@@ -151,7 +151,8 @@ class _Batch:
     __slots__ = ("calls", "cells", "end", "receipts", "recent")
 
     def __init__(self, end: tuple[str, int, bytes | bytearray]) -> None:
-        self.cells: list[tuple[int, bytearray, int | None, bytearray]] = []
+        self.cells: list[tuple[int, bytearray, int, bytearray]] = []
+        """With 0 for no number: None, too, would be looked for in vain."""
         self.calls: list[tuple[int, int]] = []
         self.receipts: list[tuple[int, bytearray, int, bytes | bytearray, bytearray, bytearray, bytearray]] = []
         self.recent: dict[int, _Indexed] = {}
@@ -171,7 +172,7 @@ class _Batch:
 
     def flush(self, cursor: sqlite3.Cursor) -> None:
         if self.cells:
-            cursor.executemany("INSERT OR REPLACE INTO cell VALUES (?, ?, ?, ?)", self.cells)
+            cursor.executemany("INSERT OR REPLACE INTO cell VALUES (?, ?, nullif(?, 0), ?)", self.cells)
             self.cells = []
 
 
@@ -530,13 +531,11 @@ class SqliteStore:
                 if value is None:
                     removed.append((number, name))
                 else:
-                    add((number, name, None, bytearray(rows.dump(value))))
+                    add((number, name, 0, bytearray(rows.dump(value))))
             for name, entry in change.ledger.items():
-                call = None
-                if entry.status != "observed":
-                    call = rows.ruled_call(scope, name, entry)
-                    if call is not None:
-                        batch.calls.append((call, number))
+                call = 0 if entry.status == "observed" else rows.ruled_call(scope, name, entry) or 0
+                if call:
+                    batch.calls.append((call, number))
                 add((number, _LEDGER + rows.key(name), call, bytearray(rows.dump([*entry]))))
             if removed:
                 # A later commit may set it again, an earlier one may have set it: the order must stay.
