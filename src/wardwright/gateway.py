@@ -208,7 +208,8 @@ def _asked(run: Run, ruling: Ruling, through: bool, event: int, since: int, plan
             spoken=run.issued,
         )
     session.changes.update(observed.pins)
-    set_aside(run)
+    if plan.reserves:
+        set_aside(run)
     repairing = capped(observed.repairing) if observed.repairing else ()
     _record_request(run, ruling, repairing)
     turn = old.turn

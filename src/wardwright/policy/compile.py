@@ -514,15 +514,18 @@ class ModelPlan:
     """The rules without any bundle …"""
     tables: Mapping[Gate, Tables] = field(init=False, repr=False, compare=False)
     """… and what they know of facts, by gate."""
+    reserves: bool = field(init=False, repr=False, compare=False)
+    """Some budget sets aside what a request may use."""
 
     def __post_init__(self) -> None:
-        machines = self.machines
+        machines, everything = self.machines, (self.rules, *self.bundles.values())
         for name, value in (
             ("wider", self.scopes[1:]),
             ("initial", {one: machine.initial_state for one, machine in machines.items()}),
             ("holders", tuple((one, machine.scope, (f"state:{one}", "")) for one, machine in machines.items())),
             ("alone", (self.rules,)),
             ("tables", {gate: tables_of((self.rules,), gate) for gate in self.rules.known}),
+            ("reserves", any(rule.reserve for rules in everything for rule in rules.budgets)),
         ):
             object.__setattr__(self, name, value)
 

@@ -1167,7 +1167,8 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     elif equal != "tool":
         name = f"{name}\x1f{fact.arguments_digest}\x1f{fact.result_digest}"
     key: RegisterKey = (rule.key, name)
-    value: Any = scope.get(key)
+    changes = scope.changes
+    value: Any = changes[key] if changes and key in changes else scope.registers.get(key)
     counts = not fact.repeat and (fact.source != "tool_choice" or bool(rule.tool.source))
     if value is None:
         meta: Any = scope.get((rule.key, META))
@@ -1185,7 +1186,7 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
     if window is None:
         total = (0 if value is None else value[0]) + fresh
         if fresh:
-            scope.changes[key] = (total,)
+            changes[key] = (total,)
         if total < rule.threshold:
             return
         earlier = total - counts >= rule.threshold
@@ -1196,7 +1197,7 @@ def _loop(run: Run, op: Op, index: int, fact: ToolFact) -> None:
         earlier = reached(old, window, rule.threshold, at)
         if fresh:
             value = push(value, window, rule.kept or rule.threshold, at)
-            scope.changes[key] = value
+            changes[key] = value
         if not reached(value, window, rule.threshold, at):
             return
         total = count(value, window, at)
