@@ -132,7 +132,7 @@ class Outcome:
 
 def receipt_id(at_ms: int, entropy: bytes) -> str:
     """An id that sorts by time, so that a store's index of ids grows at its end. Give ten random bytes."""
-    return f"rcpt_{at_ms:012x}{entropy.hex()}"
+    return "rcpt_" + (at_ms.to_bytes(6, "big") + entropy).hex()
 
 
 class Rules(dict[str, Rule]):
