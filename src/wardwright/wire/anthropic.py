@@ -753,10 +753,13 @@ _FITS: Final[Mapping[str, str]] = {
 }
 
 
+_NOTHING_GROWS: Final[tuple[int, str, str, list[str]]] = (-1, "", "", [])
+
+
 class StreamAssembler(ReplyAssembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
 
-    __slots__ = ("_blocks", "_citations", "_ended", "_message", "_open", "_passing", "_pieces")
+    __slots__ = ("_blocks", "_citations", "_ended", "_growing", "_message", "_open", "_passing", "_pieces")
 
     def __init__(self, *, passing: Collection[str] = ()) -> None:
         super().__init__()
@@ -766,6 +769,8 @@ class StreamAssembler(ReplyAssembler):
         self._open: set[int] = set()
         self._pieces: dict[int, dict[str, list[str]]] = {}
         self._citations: dict[int, list[Json]] = {}
+        self._growing: tuple[int, str, str, list[str]] = _NOTHING_GROWS
+        """What grew last: the index of its block, the kind of delta, its field with the piece, and all pieces."""
         self._ended = False
 
     @property
@@ -807,13 +812,15 @@ class StreamAssembler(ReplyAssembler):
         if self._ended:
             raise WireError("the stream went on after its end")
         if kind == "content_block_delta":
-            self._grow(self._index(said, True), object_of(said, "delta", ""))
+            if not self._goes_on(said):
+                self._grow(self._index(said, True), object_of(said, "delta", ""))
         elif kind == "content_block_start":
             index = self._index(said, False)
             self._blocks[index] = object_of(said, "content_block", "")
             self._open.add(index)
         elif kind == "content_block_stop":
             self._open.discard(self._index(said, True))
+            self._growing = _NOTHING_GROWS
         elif kind == "message_start":
             if self._message or self._blocks:
                 raise WireError("the message began twice")
@@ -839,6 +846,18 @@ class StreamAssembler(ReplyAssembler):
             raise WireError(f"{kind!r} already holds content, which only blocks may bring")
         return dict(message)
 
+    def _goes_on(self, said: Object) -> bool:
+        """Adds one more piece to what grew last. False: it is none, or shaped otherwise."""
+        index, kind, source, pieces = self._growing
+        delta = said.get("delta")
+        # Not `==`: another number may be equal to it.
+        if said.get("index") is index and isinstance(delta, dict) and delta.get("type") == kind:
+            text = delta.get(source)
+            if isinstance(text, str):
+                pieces.append(text)
+                return True
+        return False
+
     def _grow(self, index: int, delta: Object) -> None:
         kind = text_of(delta, "type", "delta")
         block = text_of(self._blocks[index], "type", "content_block")
@@ -851,7 +870,9 @@ class StreamAssembler(ReplyAssembler):
         if piece is None:
             raise unknown("delta.type", "delta", kind)
         key, source = piece
-        self._pieces.setdefault(index, {}).setdefault(key, []).append(text_of(delta, source, "delta"))
+        pieces = self._pieces.setdefault(index, {}).setdefault(key, [])
+        pieces.append(text_of(delta, source, "delta"))
+        self._growing = (index, kind, source, pieces)
 
     def _index(self, event: Object, begun: bool) -> int:
         index = event.get("index")

@@ -144,6 +144,8 @@ _BARE_FIELDS: Final = frozenset({"role", "content", "tool_calls"})
 _SAYING: Final = _ASSISTANT_FIELDS | {"message", "messages", "delta", "text"}
 """Where clients may look for the answer in a choice."""
 _BESIDE_MESSAGE: Final = _SAYING - {"message"}
+_BESIDE_DELTA: Final = _SAYING - {"delta"}
+_HEAD_FIELDS: Final = ("id", "created", "model", "service_tier", "system_fingerprint")
 _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom", "index"})
 _CHOICE_FIELDS: Final = frozenset({"type", "function", "custom", "allowed_tools"})
 _DECLARATION_FIELDS: Final = frozenset({"type", "function", "custom", "cache_control"})
@@ -245,13 +247,15 @@ def _alone(choice: Object, place: str, path: str, passing: Collection[str]) -> N
 class StreamAssembler(ReplyAssembler):
     """Puts a streamed reply together again: `body` and `turn` are those of the same reply sent whole. Lives one reply."""
 
-    __slots__ = ("_choices", "_done", "_head", "_passing", "_usage")
+    __slots__ = ("_choices", "_done", "_head", "_passing", "_untold", "_usage")
 
     def __init__(self, *, passing: Collection[str] = ()) -> None:
         super().__init__()
         self._passing = passing
         self._choices: dict[int, _Choice] = {}
         self._head: Object = {}
+        self._untold = _HEAD_FIELDS
+        """Of the head's fields, those that no chunk had so far."""
         self._usage: Json = None
         self._done = False
 
@@ -278,33 +282,38 @@ class StreamAssembler(ReplyAssembler):
     def _take(self, event: Event) -> None:
         if self._done:
             raise WireError("the stream went on after its end")
-        if event.data.strip() == DONE:
+        data = event.data
+        if data.strip() == DONE:
             self._done = True
             return
-        chunk = read(event.data)
+        chunk = read(data)
         if chunk.get("error") is not None:
             self._failed(chunk["error"], {"message": chunk["error"]})
             return
-        for key in ("id", "created", "model", "service_tier", "system_fingerprint"):
-            if key not in self._head and chunk.get(key) is not None:
+        for key in self._untold:
+            if chunk.get(key) is not None:
                 self._head[key] = chunk[key]
+                self._untold = tuple(one for one in self._untold if one != key)
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
         for position, choice in enumerate(list_of(chunk, "choices", "")):
-            path = f"choices[{position}]"
             if not isinstance(choice, dict):
-                raise wrong(path, "an object", choice)
-            _alone(choice, "delta", path, self._passing)
+                raise wrong(f"choices[{position}]", "an object", choice)
+            if not _BESIDE_DELTA.isdisjoint(choice):
+                _alone(choice, "delta", f"choices[{position}]", self._passing)
             index = choice.get("index", position)
             if not isinstance(index, int):
-                raise wrong(f"{path}.index", "a number", index)
+                raise wrong(f"choices[{position}].index", "a number", index)
             into = self._choices.get(index)
             if into is None:
                 into = self._choices[index] = _Choice()
-            into.add(object_of(choice, "delta", path), f"{path}.delta", self._passing)
-            finish = choice.get("finish_reason")
-            if finish is not None:
-                into.finish = text_of(choice, "finish_reason", path)
+            delta = choice.get("delta")
+            if not isinstance(delta, dict):
+                delta = object_of(choice, "delta", f"choices[{position}]")
+            if not into.goes_on(delta):
+                into.add(delta, f"choices[{position}].delta", self._passing)
+            if choice.get("finish_reason") is not None:
+                into.finish = text_of(choice, "finish_reason", f"choices[{position}]")
         self._hear(event, chunk)
 
 
@@ -352,6 +361,29 @@ class _Choice:
         self._calls: list[_Call] = []
         self._numbered: dict[int, _Call] = {}
         self._last: _Call | None = None
+
+    def goes_on(self, delta: Mapping[str, Any]) -> bool:
+        """Adds one more piece of the text, or of the arguments of a call, that began before. False: it is none, or shaped otherwise."""
+        try:
+            if "content" in delta:
+                content = delta["content"]
+                if isinstance(content, str) and (len(delta) == 1 or (len(delta) == 2 and "role" in delta)):
+                    self._text["content"].append(content)
+                    return True
+            elif len(delta) == 1:
+                (piece,) = delta["tool_calls"]
+                function = piece["function"]
+                index = piece["index"]
+                arguments = function["arguments"]
+                if len(piece) == 2 and len(function) == 1 and isinstance(index, int) and isinstance(arguments, str):
+                    call = self._numbered[index]
+                    if not call.custom:
+                        call.arguments.append(arguments)
+                        self._last = call
+                        return True
+        except (KeyError, TypeError, ValueError):
+            pass
+        return False
 
     def add(self, delta: Object, path: str, passing: Collection[str]) -> None:
         for name, value in delta.items():

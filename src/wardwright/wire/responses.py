@@ -860,11 +860,12 @@ class StreamAssembler(ReplyAssembler):
         return parse_reply(self.body(), passing=self._passing)
 
     def _take(self, event: Event) -> None:
-        if event.data.strip() == DONE:
+        data = event.data
+        if data.strip() == DONE:
             return
         if self._end:
             raise WireError("the stream went on after its end")
-        said = read(event.data)
+        said = read(data)
         kind = self._kind(event, said)
         if kind in _PIECES:
             key, source = _PIECES[kind]

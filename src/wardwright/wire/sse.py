@@ -7,7 +7,8 @@ difference: `close` gives up the event that a stream ended in, because lenient c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast
 
 from wardwright.errors import WireError
 from wardwright.wire.body import MAX_BYTES, Json, Object, is_json, text_of
@@ -16,6 +17,9 @@ from wardwright.wire.turn import Turn
 DONE: Final = b"[DONE]"
 """The last event of OpenAI's streams; no JSON."""
 _BOM: Final = b"\xef\xbb\xbf"
+# CAUTION: numbers, because to look for b"\r" in bytes costs ten times as much.
+_CR: Final = 13
+_LF: Final = 10
 
 
 class Event(NamedTuple):
@@ -23,6 +27,10 @@ class Event(NamedTuple):
 
     name: str
     data: bytes
+
+
+_made = cast("Callable[[type[Event], tuple[str, bytes]], Event]", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]
+"""Makes an event without a Python call: a stream has many."""
 
 
 class Assembler(ABC):
@@ -54,6 +62,9 @@ class Assembler(ABC):
 
     def _kind(self, event: Event, said: Object) -> str:
         """The type inside an event, else its name. Clients go by either, so they must not contradict each other."""
+        inside = said.get("type")
+        if inside and isinstance(inside, str) and inside == event.name:
+            return inside
         inside = text_of(said, "type", "")
         if inside and event.name and event.name not in (inside, "message"):
             raise WireError(f"an event named {event.name!r} says that it is {inside!r}")
@@ -96,7 +107,7 @@ class ReplyAssembler(Assembler):
 class EventReader:
     """Collects bytes and hands out whole events. Lives as long as one stream."""
 
-    __slots__ = ("_after_cr", "_data", "_first", "_name", "_rest", "_size")
+    __slots__ = ("_after_cr", "_between", "_data", "_first", "_name", "_rest", "_size")
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -105,6 +116,8 @@ class EventReader:
         self._name = ""
         self._first = True
         self._after_cr = False
+        self._between = False
+        """All that came so far were whole events."""
         self._size = 0
 
     def feed(self, data: bytes) -> list[Event]:
@@ -114,14 +127,17 @@ class EventReader:
         self._size += len(data)
         if self._size > MAX_BYTES:
             raise WireError(f"the stream has more than {MAX_BYTES} bytes; no more are read")
+        if self._between and data[-2:] == b"\n\n" and _CR not in data:
+            return self._whole(data)
         after_cr = self._after_cr
         self._after_cr = data.endswith(b"\r")
         if after_cr and data.startswith(b"\n"):
             data = data[1:]
-        if b"\r" in data:
+        if _CR in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" not in data:
+        if _LF not in data:
             self._rest.append(data)
+            self._between = False
             return []
         lines = data.split(b"\n")
         if self._rest:
@@ -133,6 +149,22 @@ class EventReader:
         events: list[Event] = []
         for line in lines:
             self._line(line, events)
+        self._between = not (self._rest or self._data or self._name or self._after_cr)
+        return events
+
+    def _whole(self, data: bytes) -> list[Event]:
+        """The events in bytes that hold whole ones alone, as they usually come: one line of data, perhaps one before it with a name."""
+        events: list[Event] = []
+        for lines in data[:-2].split(b"\n\n"):
+            name, _, line = lines.rpartition(b"\n")
+            told = line[:6] == b"data: "
+            if told and not name:
+                events.append(_made(Event, ("", line[6:])))
+            elif told and name[:7] == b"event: " and _LF not in name:
+                events.append(_made(Event, (name[7:].decode("utf-8", "replace"), line[6:])))
+            else:
+                for one in (*lines.split(b"\n"), b""):
+                    self._line(one, events)
         return events
 
     def close(self) -> list[Event]:
