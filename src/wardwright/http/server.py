@@ -23,7 +23,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -43,6 +43,8 @@ BACKLOG: Final = 2048
 
 CANCEL_SECONDS: Final = 5.0
 """For what was cancelled to end."""
+
+CALLER: Final = "wardwright.caller"
 
 log = logging.getLogger("wardwright")
 
@@ -79,6 +81,19 @@ class Limits:
     tick: float = 1.0
 
 
+class Caller(Protocol):
+    """Whoever sent a request, as the ASGI scope has it under `extensions` and `CALLER`: what is known is told without a wait, a timer or
+    a task that listens."""
+
+    def body(self) -> bytes | None:
+        """The body, when all of it is here and none of it was received; None: it must be received."""
+        ...
+
+    def on_hang_up(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` when the caller leaves before his answer is whole; soon, if he has left already."""
+        ...
+
+
 class _Request:
     """One request and its answer. Made when its head is there; lives until the application has done with it."""
 
@@ -92,6 +107,7 @@ class _Request:
     size = 0
     """Of what waits for the application."""
     _told = False
+    _on_hang_up: Callable[[], None] | None = None
     expects = False
     """Its caller waits to be told before he sends the body."""
     _start: Any = None
@@ -119,6 +135,8 @@ class _Request:
         self.keep = False
         if self.waiters:
             self.wake()
+        if self._on_hang_up is not None and not self.done:
+            self._on_hang_up()
 
     async def run(self, server: Server) -> None:
         """Has the application answer it."""
@@ -133,6 +151,22 @@ class _Request:
                 self._abandon()
             if server.ending is not None:
                 server.look_for_end()
+
+    # For an application that knows `Caller`.
+
+    def body(self) -> bytes | None:
+        if not self.whole or self._told:
+            return None
+        self._told = True
+        pieces, self.pieces = self.pieces, []
+        if self.size > HIGH_WATER:
+            self.connection.resume()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def on_hang_up(self, tell: Callable[[], None]) -> None:
+        self._on_hang_up = tell
+        if self.cut:
+            self.connection.loop.call_soon(tell)
 
     # For the application.
 
@@ -402,6 +436,7 @@ class _Connection(asyncio.Protocol):
         request = _Request(self, scope, parser.should_keep_alive())
         if scope["http_version"] != "1.1" or not _ODD.isdisjoint(dict(headers)):
             self._odd(request, dict(headers))
+        scope["extensions"] = {CALLER: request}
         self._incoming = request
         if self._current is None:
             self._run(request)

@@ -101,7 +101,7 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
             _loop(_serve(service, sockets))
         else:
             service.store.close()
-            supervise(work, (start, sockets), start.workers, drain)
+            supervise(work, start, sockets, start.workers, drain)
     finally:
         for one in sockets:
             one.close()

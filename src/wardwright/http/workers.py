@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -39,18 +39,25 @@ class _Worker:
         self.process.terminate()
 
 
-def supervise(work: Callable[..., None], given: tuple[Any, ...], count: int, drain: float) -> None:
-    """Keeps `count` processes that run `work(*given, ready)` until this one is told to end; `ready` is called when one serves. SIGHUP
-    replaces them one by one. A second signal, or time, ends those that have not ended. GovernanceUnavailable when one does not start."""
+def supervise(
+    work: Callable[[Any, Sequence[socket.socket], Connection], None],
+    given: object,
+    sockets: Sequence[socket.socket],
+    count: int,
+    drain: float,
+) -> None:
+    """Keeps `count` processes that run `work(given, sockets, said)` until this one is told to end; each says something when it serves.
+    SIGHUP replaces them one by one. A second signal, or time, ends those that have not ended. GovernanceUnavailable when one does not
+    start."""
     bell, ringing = socket.socketpair()
     ringing.setblocking(False)
     signal.set_wakeup_fd(ringing.fileno())
     numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if sys.platform != "win32" else [])]
     for number in numbers:
         signal.signal(number, _ring)
-    supervisor = _Supervisor(work, given, count, drain)
+    supervisor = _Supervisor(work, (given, sockets), sockets, drain)
     try:
-        supervisor.run(bell)
+        supervisor.run(bell, count)
     finally:
         supervisor.kill()
         signal.set_wakeup_fd(-1)
@@ -66,19 +73,22 @@ def _ring(number: int, frame: object) -> None:
 class _Supervisor:
     """Lives as long as the processes do."""
 
-    def __init__(self, work: Callable[..., None], given: tuple[Any, ...], count: int, drain: float) -> None:
+    def __init__(
+        self, work: Callable[..., None], given: tuple[Any, ...], sockets: Sequence[socket.socket], drain: float
+    ) -> None:
         self._context = get_context("spawn")
         self._work = work
         self._given = given
+        self._sockets = sockets
         self._drain = drain
         self._workers: list[_Worker] = []
         self._to_replace: list[_Worker] = []
         self._ending = False
         self._failed = False
+
+    def run(self, bell: socket.socket, count: int) -> None:
         for _ in range(count):
             self._start()
-
-    def run(self, bell: socket.socket) -> None:
         while self._workers:
             waited: list[Any] = [one.process.sentinel for one in self._workers]
             waited += [one.said for one in self._workers if one.said is not None]
@@ -153,6 +163,8 @@ class _Supervisor:
         self._ending = True
         for one in self._workers:
             one.leave()
+        for listening in self._sockets:
+            listening.close()  # or callers would wait where nobody answers
 
     def kill(self) -> None:
         """Nothing that was answered is lost by it."""

@@ -1,7 +1,8 @@
-"""`wardwright serve --workers`: real processes on one socket; they are killed, replaced and ended."""
+"""`wardwright serve` as processes: several on one socket that are killed, replaced and ended; one that drains."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -28,20 +29,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path, port: int, config: str = CONFIG) -> Iterator[subprocess.Popen[str]]:
+def serving(folder: Path, port: int, config: str = CONFIG, workers: int = 2) -> Iterator[subprocess.Popen[str]]:
     (folder / "ward.yaml").write_text(config)
-    command = [
-        sys.executable,
-        "-m",
-        "wardwright",
-        "serve",
-        "--config",
-        "ward.yaml",
-        "--workers",
-        "2",
-        "--port",
-        str(port),
-    ]
+    command = [sys.executable, "-m", "wardwright", "serve", "--config", "ward.yaml"]
+    command += ["--workers", str(workers), "--port", str(port)]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -108,3 +99,37 @@ def test_a_process_that_cannot_start_ends_all(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "NOT_THERE_AT_ALL" in told
     assert told.splitlines()[-1] == "wardwright: A process did not start; the log says why."
+
+
+@pytest.mark.parametrize("patient", [True, False])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_answer_under_way_ends_unless_a_second_signal_comes(tmp_path: Path, workers: int, patient: bool) -> None:
+    """The first lets nobody else in; neither is a failure."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as provider:
+        config = "model_id: m\ntargets: [{model: x, provider: up}]\nproviders: {up: {kind: openai, base_url: "
+        config += f"'http://127.0.0.1:{provider.getsockname()[1]}/v1'}}}}\n"
+        with serving(tmp_path, port, config, workers) as process:
+            until(port, without=set(), count=1)
+            caller = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+            caller.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+            asked, _ = provider.accept()
+            with asked:
+                asked.recv(65536)
+                process.send_signal(signal.SIGTERM)
+                while worker(port) is not None:
+                    pass
+                assert process.poll() is None
+                if patient:
+                    said = {"role": "assistant", "content": "done"}
+                    reply = json.dumps({"id": "1", "object": "chat.completion", "created": 1, "model": "x"})[:-1]
+                    reply += f', "choices": [{{"index": 0, "message": {json.dumps(said)}, "finish_reason": "stop"}}]}}'
+                    asked.sendall(f"HTTP/1.1 200 OK\r\ncontent-length: {len(reply)}\r\n\r\n{reply}".encode())
+                    answer = caller.getresponse()
+                    assert (answer.status, b"done" in answer.read()) == (200, True)
+                else:
+                    process.send_signal(signal.SIGTERM)
+                process.communicate(timeout=60)
+            caller.close()
+    assert process.returncode == 0
