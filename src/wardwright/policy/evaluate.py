@@ -144,10 +144,11 @@ class Seldom:
     clashes: list[tuple[str, str]] | None = None
     """Rules that would move one machine to different states."""
     counted: set[tuple[RegisterKey, int]] | None = None
-    offsets: list[int] | None = None
-    """Events of this gate up to each fact."""
+    """Registers that have been counted up, each with the fact it was for."""
     history_hits: dict[str, list[int]] | None = None
     indexed: Shelves | None = None
+    offsets: list[int] | None = None
+    """Events of this gate before its first fact, and up to each fact."""
     refused: set[int] | frozenset[int] = frozenset()
     """Facts that some rule refuses."""
     shown: dict[str, Any] | None = None
@@ -188,7 +189,7 @@ class Run(Seldom):
     active: tuple[RuleSet, ...]
     """The rules that are judged: the plan's own, and of every bundle that is attached."""
     attached: tuple[str, ...]
-    """The names of those."""
+    """The names of the bundles."""
     facts: tuple[ToolFact, ...]
     """The current events, then the declared tools."""
     ending: list[ToolSequence]
