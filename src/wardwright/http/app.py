@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 
@@ -27,6 +27,22 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CALLER: Final = "wardwright.caller"
+
+
+class Caller(Protocol):
+    """Whoever sent a request, as our own server has it among the `extensions` of a scope: what is known is told without a wait, a
+    timer or a task that listens."""
+
+    def body(self) -> bytes | None:
+        """The body, when all of it is here and none of it was received; None: it must be received."""
+        ...
+
+    def on_hang_up(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` when the caller leaves before his answer is whole; soon, if he has left already."""
+        ...
+
 
 PATHS: Final[Mapping[str, WireName]] = {
     "/v1/chat/completions": "chat_completions",
@@ -130,7 +146,8 @@ class App:
         self._of_principal[principal.id] = held + 1
         since = monotonic()
         try:
-            await self._admitted(wire, sink, headers, peer, principal, receive)
+            caller: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
+            await self._admitted(wire, sink, headers, peer, principal, receive, caller)
         except Exception as error:
             # INVARIANT: G19, what fails before anything is judged passes nothing, and is told as an outage.
             self.gateway.metrics.failed(error)
@@ -157,12 +174,18 @@ class App:
         peer: str,
         principal: Principal,
         receive: Receive,
+        sender: Caller | None,
     ) -> None:
         gateway = self.gateway
         limits = gateway.live.deployment.limits
-        raw = await read_body(receive, headers, limits.body_bytes, limits.body_ms / 1000)
-        if isinstance(raw, Refusal):
-            await self._told(wire, sink, raw)
+        raw = None if sender is None else sender.body()
+        if raw is None:
+            raw = await read_body(receive, headers, limits.body_bytes, limits.body_ms / 1000)
+            if isinstance(raw, Refusal):
+                await self._told(wire, sink, raw)
+                return
+        elif len(raw) > limits.body_bytes:
+            await self._told(wire, sink, _too_long(limits.body_bytes))
             return
         caller = self.service.authenticator.caller_for(principal, headers)
         if isinstance(caller, Refusal):
@@ -199,7 +222,7 @@ class App:
             # What it switches on stands in the body, field by field, and was read there.
             inbound.forwarded = ((_BETA, beta),)
         exchange = Exchange(gateway, inbound, sink, live, part)
-        attendance = _Attendance(exchange, receive, limits.keep_alive_ms / 1000, stream=turn.stream)
+        attendance = _Attendance(exchange, receive, sender, limits.keep_alive_ms / 1000, stream=turn.stream)
         if not turn.stream:
             await attendance.run()
             return
@@ -251,7 +274,7 @@ def _too_long(limit: int) -> Refusal:
 
 class _Attendance:
     """A caller who listens while an exchange runs: hanging up ends it; who waits for a stream is told that it lives when nothing comes.
-    Whether somebody still waits for a whole answer is only looked at once it takes long."""
+    A server that cannot tell of hanging up is asked; for a whole answer only once it takes long."""
 
     __slots__ = (
         "_comments",
@@ -266,47 +289,59 @@ class _Attendance:
         "_watching",
     )
 
-    def __init__(self, exchange: Exchange, receive: Receive, quiet: float, *, stream: bool) -> None:
+    def __init__(
+        self, exchange: Exchange, receive: Receive, sender: Caller | None, quiet: float, *, stream: bool
+    ) -> None:
         self._exchange = exchange
         self._receive = receive
         self._quiet = quiet
         self._stream = stream
         self._gone = False
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[Any] | None = asyncio.current_task()
-        self._watching = self._loop.create_task(self._watch()) if stream else None
-        self._comments: set[asyncio.Task[None]] = set()
-        self._timer = self._loop.call_later(quiet, self._remind)
+        self._loop = loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Any] | None = asyncio.current_task(loop)
+        self._watching: asyncio.Task[None] | None = None
+        self._comments: set[asyncio.Task[None]] | None = None
+        if sender is not None:
+            sender.on_hang_up(self._leave)
+        elif stream:
+            self._watching = loop.create_task(self._watch())
+        self._timer = loop.call_later(quiet, self._remind) if stream or sender is None else None
 
     async def run(self) -> None:
-        task = self._task
         try:
             await self._exchange.run()
         except asyncio.CancelledError:
-            if not self._gone or task is None:
+            if not self._gone or self._task is None:
                 raise
-            task.uncancel()
+            self._task.uncancel()
         finally:
-            self._timer.cancel()
+            self._task = None  # who leaves now leaves nothing behind
+            if self._timer is not None:
+                self._timer.cancel()
             if self._watching is not None:
                 self._watching.cancel()
                 self._watching = None  # its end leads back here; what nobody holds need not be collected
 
+    def _leave(self) -> None:
+        if self._task is not None and not self._gone:
+            self._gone = True
+            self._task.cancel()
+
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._gone = True
-        if self._task is not None:
-            self._task.cancel()
+        self._leave()
 
     def _remind(self) -> None:
         if not self._stream:
             self._watching = self._loop.create_task(self._watch())
             return
         comment = self._loop.create_task(self._exchange.keep_alive())
+        if self._comments is None:
+            self._comments = set()
         self._comments.add(comment)
         comment.add_done_callback(self._comments.discard)
         self._timer = self._loop.call_later(self._quiet, self._remind)
 
 
-__all__ = ["PATHS", "App", "AsgiApp", "Sink", "read_body"]
+__all__ = ["CALLER", "PATHS", "App", "AsgiApp", "Caller", "Sink", "read_body"]
