@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -138,6 +138,48 @@ class Observed:
         "work",
     )
 
+    facts: list[ToolFact]
+    """Current events in wire order; declared tools are in `surface`."""
+    surface: Surface
+    known: int
+    """Items at the start that the last released request already carried, unchanged."""
+    transcript_digest: str
+    turn: Turn | None
+    key: bytes
+    ledger: dict[str, LedgerEntry]
+    """Entries to write if the gate passes; `refused` is set by the gate."""
+    pins: Mapping[RegisterKey, RegisterValue | None]
+    """Definitions to pin if the gate passes."""
+    notes: list[str]
+    stripped: dict[str, str]
+    """Tools that the provider was not shown: raw name (or EVERY_TOOL) → id of the rule that took it away."""
+    changed: tuple[ToolFact, ...]
+    """Declared tools whose definition differs from the pinned one (with their mark)."""
+    surface_changed: bool
+    phase: Phase
+    user_turns: tuple[int, ...]
+    """For every new user text, the number of facts before it."""
+    repairing: tuple[str, ...]
+    """Raw names of tools whose failed call this turn shows."""
+    work: Work | None
+    """What checking the arguments of failed calls may still cost, all of them together."""
+    retry: bool
+    """The same transcript as last time."""
+    news_from: int
+    """Request: where the items begin that no released reply has answered …"""
+    news_turn: int
+    """… and the turn since which they have come."""
+    words_from: int
+    """Request: where the items begin whose words no released reply has answered."""
+    answers: tuple[RequestRecord, ...]
+    """Reply and result: the requests it may answer, the likeliest last."""
+    phases: tuple[str, ...]
+    """Their phases."""
+    bundles: tuple[str, ...]
+    """Bundles attached to them."""
+    before: RequestRecord | None
+    """Request: what is kept of the same transcript, when it came before."""
+
     def __init__(
         self,
         facts: list[ToolFact],
@@ -148,46 +190,20 @@ class Observed:
         key: bytes = b"",
     ) -> None:
         self.facts = facts
-        """Current events in wire order; declared tools are in `surface`."""
         self.surface = surface
         self.known = known
-        """Items at the start that the last released request already carried, unchanged."""
         self.transcript_digest = transcript_digest
         self.turn = turn
         self.key = key
-        self.ledger: dict[str, LedgerEntry] = {}
-        """Entries to write if the gate passes; `refused` is set by the gate."""
-        self.pins: Mapping[RegisterKey, RegisterValue | None] = _NO_PINS
-        """Definitions to pin if the gate passes."""
-        self.notes: list[str] = []
-        self.stripped: dict[str, str] = {}
-        """Tools that the provider was not shown: raw name (or EVERY_TOOL) → id of the rule that took it away."""
-        self.changed: tuple[ToolFact, ...] = ()
-        """Declared tools whose definition differs from the pinned one (with their mark)."""
-        self.surface_changed = False
-        self.phase: Phase = "planning"
-        self.user_turns: tuple[int, ...] = ()
-        """For every new user text, the number of facts before it."""
-        self.repairing: tuple[str, ...] = ()
-        """Raw names of tools whose failed call this turn shows."""
-        self.work: Work | None = None
-        """What checking the arguments of failed calls may still cost, all of them together."""
-        self.retry = False
-        """The same transcript as last time."""
-        self.news_from = 0
-        """Request: where the items begin that no released reply has answered …"""
-        self.news_turn = 0
-        """… and the turn since which they have come."""
-        self.words_from = 0
-        """Request: where the items begin whose words no released reply has answered."""
-        self.answers: tuple[RequestRecord, ...] = ()
-        """Reply and result: the requests it may answer, the likeliest last."""
-        self.phases: tuple[str, ...] = ()
-        """Their phases."""
-        self.bundles: tuple[str, ...] = ()
-        """Bundles attached to them."""
-        self.before: RequestRecord | None = None
-        """Request: what is kept of the same transcript, when it came before."""
+        self.ledger = {}
+        self.pins = _NO_PINS
+        self.notes = []
+        self.stripped = {}
+        self.surface_changed = self.retry = False
+        self.phase = "planning"
+        self.changed = self.user_turns = self.repairing = self.answers = self.phases = self.bundles = ()
+        self.work = self.before = None
+        self.news_from = self.news_turn = self.words_from = 0
 
     def with_items(self, turn: Turn, items: Sequence[Item]) -> Observed:
         """The same, as if the turn had had these items."""
@@ -746,7 +762,10 @@ class Observer:
             elif isinstance(item, ResultItem):
                 if index < start:
                     continue
-                call_id = _answered_id(item, key) if names is None else names[index]
+                if names is not None:
+                    call_id = names[index]
+                elif not (call_id := item.call_id) or len(call_id) > MAX_ID:
+                    call_id = _answered_id(item, key)
                 since = news_turn if index >= news_from else now + 1
                 call = calls.get(call_id)
                 if call is None:
@@ -850,7 +869,7 @@ class Observer:
             seen.notes.append("omitted" if missing else "branched")
         if user_turns:
             seen.user_turns = tuple(user_turns)
-        if repairing:
+        if any(repairing.values()):
             seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
         if seen.repairing or turn.caller.claimed_session_id:
             self._inferred(turn, seen, repairing.values())
@@ -961,9 +980,10 @@ class Observer:
         _, head, _, ledger = session
         learnt, content = seen.ledger, item.content
         result_digest = _sha256(key + content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        called = learnt.get(f"c:{call_id}")
+        name = f"c:{call_id}"
+        called = learnt.get(name)
         if called is None:
-            called = ledger.get(f"c:{call_id}")
+            called = ledger.get(name)
             if called is not None and call is not None and (said or digest(key, call.arguments)) != called.digest:
                 call = None  # not the arguments it was called with
         name = f"r:{call_id}"
@@ -1137,9 +1157,10 @@ class Observer:
         seen = Observed([], self.surface(turn.tools), 0, "", turn, key)
         self.asked(turn, session, seen)
         seen.phase = seen.phases[-1]  # pyright: ignore[reportAttributeAccessIssue]
-        failed_before: Collection[str] = head.repairing
-        if failed := [raw for record in seen.answers for raw in record.repairing]:
-            failed_before = frozenset(failed)
+        failed: tuple[str, ...] = ()
+        for record in seen.answers:
+            failed += record.repairing
+        failed_before = frozenset(failed or head.repairing)
         all_failed = EVERY_TOOL in failed_before
         declared = seen.surface.by_name
         learnt = seen.ledger
@@ -1194,24 +1215,27 @@ class Observer:
                 seen.phase = "result_interpretation"
             elif not isinstance(item, TextItem):
                 raise TypeError(f"unknown item {type(item).__name__}")
-        seen.repairing = tuple(raw for raw, failed in repairing.items() if failed is not None)
+        if any(repairing.values()):
+            seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
         return seen
 
     def asked(self, turn: Turn, session: ScopeState, seen: Observed) -> None:
         """What the request said that this answers (or the requests, where nobody can say which)."""
         head = session.head
-        seen.answers = tuple(answered(session, turn.request))
-        if not seen.answers:
+        answers = seen.answers = tuple(answered(session, turn.request))
+        if not answers:
             seen.phases, seen.bundles = (head.phase,), head.bundles
             return
         phases: list[str] = []
         bundles: list[str] = []
-        for record in seen.answers:
+        for record in answers:
             phases.append(record.phase)
             bundles.extend(record.bundles)
             if record.stripped:
                 seen.stripped.update(zip(record.stripped[::2], record.stripped[1::2], strict=True))
-        seen.phases, seen.bundles = tuple(phases), tuple(dict.fromkeys(bundles))
+        seen.phases = tuple(phases)
+        if bundles:
+            seen.bundles = tuple(dict.fromkeys(bundles))
 
     def _call_id(
         self,

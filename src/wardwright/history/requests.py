@@ -65,8 +65,9 @@ def capped(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
     """The record of that name."""
-    start = None if value is None else _start(value, name)
-    return None if value is None or start is None else _unpack(value, start)
+    if value is None or (start := _start(value, name)) is None:
+        return None
+    return _unpack(value, start)
 
 
 def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
@@ -78,7 +79,7 @@ def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
     start = _start(kept, record[0])
     if start is not None:
         kept = kept[:start] + kept[start + 1 + kept[start] :]
-    if len(kept) >= _LEAST * MAX_REQUESTS and len(starts := _starts(kept)) >= MAX_REQUESTS:
+    if len(kept) >= _STEP * MAX_REQUESTS and len(starts := _starts(kept)) >= MAX_REQUESTS:
         kept = kept[starts[1 - MAX_REQUESTS] :]
     return kept + newest
 
@@ -100,20 +101,16 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
 
 # In the register every record stands behind its length. They are looked at in place, and only one that is asked for is unpacked.
 
-_LEAST: Final = 11
-"""Scalars of a record and its length when it has no bundles and no names, as nearly all of them."""
-
-
-def _even(value: RegisterValue) -> bool:
-    """Whether all records are of that length: each then begins where the one before it ends."""
-    lengths = value[::_LEAST]
-    return lengths.count(_LEAST - 1) == len(lengths)
+_LENGTH: Final = 10
+"""Scalars of a record without bundles and names, as nearly all of them are: the least a record has …"""
+_STEP: Final = 11
+"""… and with its length before it. If what stands at every such step is that length, each record begins where one ends."""
 
 
 def _starts(value: RegisterValue) -> Sequence[int]:
     """Where the records begin, oldest first."""
-    if _even(value):
-        return range(0, len(value), _LEAST)
+    if value[::_STEP].count(_LENGTH) * _STEP == len(value):
+        return range(0, len(value), _STEP)
     flat: Any = value
     starts = [0]
     while (start := starts[-1] + 1 + flat[starts[-1]]) < len(flat):
@@ -123,16 +120,16 @@ def _starts(value: RegisterValue) -> Sequence[int]:
 
 def _start(value: RegisterValue, name: str) -> int | None:
     """Where the record of that name begins."""
-    if _even(value):
-        names = value[1::_LEAST]
-        return names.index(name) * _LEAST if name in names else None
+    if value[::_STEP].count(_LENGTH) * _STEP == len(value):
+        names = value[1::_STEP]
+        return names.index(name) * _STEP if name in names else None
     return next((start for start in _starts(value) if value[start + 1] == name), None)
 
 
 def _unpack(value: RegisterValue, start: int) -> RequestRecord:
     flat: Any = value
     end = start + 1 + flat[start]
-    if end == start + _LEAST:
+    if end == start + _STEP:
         return RequestRecord._make((*flat[start + 1 : start + 9], (), (), ()))
     bundles = start + 10 + flat[start + 9]
     repairing = bundles + 1 + flat[bundles]
