@@ -53,7 +53,13 @@ _WORDS: Final[Mapping[type, str]] = {
 
 def read(body: bytes | bytearray | memoryview | str | dict[str, Any]) -> Object:
     """The JSON object in `body`; an object already read passes as it is."""
-    value = read_any(body)
+    if isinstance(body, bytes) and len(body) <= MAX_BYTES:
+        try:
+            value: Json = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise _no_json(error) from None
+    else:
+        value = read_any(body)
     if isinstance(value, dict):
         return value
     raise wrong("", "an object", value)
@@ -68,9 +74,12 @@ def read_any(body: bytes | bytearray | memoryview | str | dict[str, Any] | list[
     try:
         value: Json = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise WireError(f"the body is not JSON in valid UTF-8: {where}") from None
+        raise _no_json(error) from None
     return value
+
+
+def _no_json(error: orjson.JSONDecodeError) -> WireError:
+    return WireError(f"the body is not JSON in valid UTF-8: line {error.lineno}, column {error.colno}")
 
 
 def write(value: Json) -> bytes:

@@ -296,7 +296,10 @@ class StreamAssembler(ReplyAssembler):
                 self._untold = tuple(one for one in self._untold if one != key)
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
-        for position, choice in enumerate(list_of(chunk, "choices", "")):
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            choices = list_of(chunk, "choices", "")
+        for position, choice in enumerate(choices):
             if not isinstance(choice, dict):
                 raise wrong(f"choices[{position}]", "an object", choice)
             if not _BESIDE_DELTA.isdisjoint(choice):
@@ -314,7 +317,8 @@ class StreamAssembler(ReplyAssembler):
                 into.add(delta, f"choices[{position}].delta", self._passing)
             if choice.get("finish_reason") is not None:
                 into.finish = text_of(choice, "finish_reason", f"choices[{position}]")
-        self._hear(event, chunk)
+        if self.heard is not None:
+            self.heard.append((event, chunk))
 
 
 class _Call:

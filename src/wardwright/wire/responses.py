@@ -867,9 +867,11 @@ class StreamAssembler(ReplyAssembler):
             raise WireError("the stream went on after its end")
         said = read(data)
         kind = self._kind(event, said)
-        if kind in _PIECES:
-            key, source = _PIECES[kind]
-            self._at(said).piece(key, _part(said), text_of(said, source, ""))
+        grows = _PIECES.get(kind)
+        if grows is not None:
+            key, source = grows
+            text = said.get(source)
+            self._at(said).piece(key, _part(said), text if isinstance(text, str) else text_of(said, source, ""))
         elif kind in _WHOLES:
             key, source = _WHOLES[kind]
             growing = self._at(said)
