@@ -23,13 +23,13 @@ from email.utils import formatdate
 from http import HTTPStatus
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, Final, NoReturn, Protocol, cast
+from typing import Any, Final, NoReturn, cast
 from urllib.parse import unquote
 
 import httptools
 
 from wardwright.errors import GovernanceUnavailable, raised_at
-from wardwright.http.app import AsgiApp, Scope
+from wardwright.http.app import CALLER, AsgiApp, Scope
 
 HEAD_BYTES: Final = 128 * 1024
 
@@ -44,7 +44,6 @@ BACKLOG: Final = 2048
 CANCEL_SECONDS: Final = 5.0
 """For what was cancelled to end."""
 
-CALLER: Final = "wardwright.caller"
 
 log = logging.getLogger("wardwright")
 
@@ -79,19 +78,6 @@ class Limits:
     linger: int = 2
     """For a caller to read why he was refused, while he may still be sending."""
     tick: float = 1.0
-
-
-class Caller(Protocol):
-    """Whoever sent a request, as the ASGI scope has it under `extensions` and `CALLER`: what is known is told without a wait, a timer or
-    a task that listens."""
-
-    def body(self) -> bytes | None:
-        """The body, when all of it is here and none of it was received; None: it must be received."""
-        ...
-
-    def on_hang_up(self, tell: Callable[[], None]) -> None:
-        """Calls `tell` when the caller leaves before his answer is whole; soon, if he has left already."""
-        ...
 
 
 class _Request:

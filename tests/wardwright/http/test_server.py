@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wardwright.errors import GovernanceUnavailable
-from wardwright.http.server import CALLER, HIGH_WATER, Limits, Server, bind
-from wardwright.http.server import Caller as ServedCaller
+from wardwright.http.app import CALLER
+from wardwright.http.app import Caller as ServedCaller
+from wardwright.http.server import HIGH_WATER, Limits, Server, bind
 
 SOON = Limits(tick=0.01, head=2, idle=2, rest=2, stalled=2, linger=2)
 HEAD = b"POST /echo HTTP/1.1\r\nhost: a\r\n"
