@@ -40,7 +40,7 @@ class Given:
         head: Object,
         ids: list[str],
         body: Object | None,
-        said: bytes | None,
+        said: tuple[bytes, ...] | None,
         heads: dict[str, bytes],
     ) -> None:
         self.raw = raw
@@ -50,7 +50,7 @@ class Given:
         """Its fields but for the transcript. Shared with the requests that go on from here, so nobody changes it."""
         self._body = body
         self._said = said
-        """The messages, written anew, without the brackets around them."""
+        """The messages, written anew, without the brackets around them: what each request added, so that nothing is copied twice."""
         self._heads = heads
         """The fields beside them, written anew, by the model that is asked."""
 
@@ -74,14 +74,14 @@ class Given:
             head = self._heads[model] = write(fields)[:-1]
         said = self._said
         if said is None:
-            said = self._said = write(self.own()[_TRANSCRIPT])[1:-1]
-        return b'%b,"messages":[%b]}' % (head, said)
+            said = self._said = (write(self.own()[_TRANSCRIPT])[1:-1],)
+        return b"".join((head, b',"messages":[', *said, b"]}"))
 
     def grown(self, raw: bytes, added: list[Json], items: Sequence[Item]) -> Given:
         """The request that adds these messages to this one, and these items with them."""
         said = self._said
         if said is not None:
-            said = b"%b,%b" % (said, write(added)[1:-1])
+            said = (*said, b",", write(added)[1:-1])
         return Given(raw, self.head, self.ids + _ids(items), None, said, self._heads)
 
 
@@ -106,7 +106,7 @@ class Transcripts:
             body = read(raw)
             turn = chat_completions.parse_request(body)
             turn.repeated = Repeated()
-            last = _Last(Given.whole(raw, body, turn.items), turn)
+            last = _Last(Given.whole(raw, body, turn.items), turn, turn.items)
         known[name] = last
         self._room -= len(raw)
         while self._room < 0:
@@ -117,18 +117,20 @@ class Transcripts:
 class _Last:
     """A request that another may go on from."""
 
-    __slots__ = ("_opening", "_read", "_rest", "given")
+    __slots__ = ("_first", "_items", "_opening", "_rest", "given")
 
-    def __init__(self, given: Given, read: Turn) -> None:
+    def __init__(self, given: Given, first: Turn, items: Sequence[Item]) -> None:
         self.given = given
-        self._read = read
-        """Not the turn of an exchange, which writes into its own."""
-        self._opening = self._rest = b""
+        self._first = first
+        """That of the request that was read as a whole: all but the items is the same. No exchange has it, for they write into theirs."""
+        self._items = items
+        self._opening: bytes | memoryview = b""
+        self._rest = b""
         """The body up to the end of its last message, and from there on; empty until another request has shown where that is."""
 
     def turn(self) -> Turn:
-        read = self._read
-        turn = Turn("request", "chat_completions", read.model, read.items, read.tools, read.tool_choice, read.caller)
+        read = self._first
+        turn = Turn("request", "chat_completions", read.model, self._items, read.tools, read.tool_choice, read.caller)
         turn.stream, turn.claims, turn.response_format = read.stream, read.claims, read.response_format
         turn.repeated = read.repeated
         return turn
@@ -153,10 +155,8 @@ class _Last:
             given = self.given.grown(raw, messages, items)
         except (orjson.JSONDecodeError, WireError):
             return None  # told as it stands in the whole body
-        turn = self.turn()
-        turn.items = [*self._read.items, *items]
-        last = _Last(given, turn)
-        last._opening, last._rest = raw[:end], rest
+        last = _Last(given, self._first, [*self._items, *items])
+        last._opening, last._rest = memoryview(raw)[:end], rest  # no copy of what may be long
         return last
 
     def _part(self, raw: bytes) -> bool:
