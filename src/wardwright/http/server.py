@@ -71,6 +71,8 @@ class Limits:
     """For the whole of a head, from its first byte."""
     idle: int = 75
     """Between two requests, and before the first."""
+    body: int = 60
+    """Between two pieces of a body that an application waits for; how long all of it may take is the application's to say."""
     rest: int = 30
     """For the rest of a body whose request was answered already."""
     stalled: int = 120
@@ -432,7 +434,7 @@ class _Connection(asyncio.Protocol):
             self._pause()
 
     def on_body(self, data: bytes) -> None:
-        self._bytes = 0
+        self._bytes = self._age = 0
         request = self._incoming
         if request is None or request.done:
             return  # nobody wants it
@@ -503,7 +505,7 @@ class _Connection(asyncio.Protocol):
 
     def _run(self, request: _Request) -> None:
         self._current = request
-        self._patience = 0
+        self._patience = self._age = 0
         server = self.server
         server.running.add(request)
         request.task = self.loop.create_task(request.run(server))
@@ -621,10 +623,15 @@ class _Connection(asyncio.Protocol):
             if self._stalled > self._limits.stalled:
                 self.abort()
                 return
+        current = self._current
         if self._patience:
             self._age += 1
             if self._age > self._patience:
                 self.abort()
+        elif current is not None and current is self._incoming and current.waiters:
+            self._age += 1
+            if self._age > self._limits.body:
+                self._refuse()  # as if he had left
 
 
 class _Denied(Exception):

@@ -20,7 +20,7 @@ from wardwright.http.app import CALLER
 from wardwright.http.app import Caller as ServedCaller
 from wardwright.http.server import HIGH_WATER, Limits, Server, bind
 
-SOON = Limits(tick=0.01, head=2, idle=2, rest=2, stalled=2, linger=2)
+SOON = Limits(tick=0.01, head=2, idle=2, body=2, rest=2, stalled=2, linger=2)
 HEAD = b"POST /echo HTTP/1.1\r\nhost: a\r\n"
 PLAIN = [(b"content-type", b"text/plain")]
 
@@ -559,6 +559,22 @@ def test_nobody_is_waited_for_without_end(sent: bytes) -> None:
     assert statuses(exchanged(sent)) == ([413] if b"early" in sent else [])
 
 
+def test_a_body_that_stops_coming_ends_as_if_the_caller_had_left() -> None:
+    """W4: but an application that does not wait for it may take its time."""
+    raw = exchanged(HEAD + b"content-length: 9\r\n\r\nabc")
+    assert statuses(raw) == [400]
+    assert raw.endswith(b"cut")
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"POST /held HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc")
+        for _ in range(3):
+            await (await stage.call()).rest()  # that many times as long as anybody is waited for
+        stage.application.go.set()
+        assert (await caller.answer())[0] == 200
+
+    played(story, SOON)
+
+
 def test_an_idle_connection_is_closed() -> None:
     """W4: after its answer."""
     assert statuses(exchanged(b"GET /odd HTTP/1.1\r\n\r\n")) == [529]
@@ -571,7 +587,7 @@ def test_a_caller_who_reads_nothing_is_waited_for_only_so_long() -> None:
         caller = await stage.call(b"GET /flood HTTP/1.1\r\n\r\n", receive_buffer=4096)
         caller.writer.transport.pause_reading()
         while stage.server.connections:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
         while stage.server.running:
             await asyncio.sleep(0)
 
