@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wardwright.errors import WireError
 from wardwright.wire import chat_completions
-from wardwright.wire.growth import Transcripts
+from wardwright.wire.growth import APIECE, Transcripts
 from wardwright.wire.turn import Turn
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
@@ -124,7 +124,7 @@ def test_a_body_that_is_nested_too_deeply_to_be_compared_is_read() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """W3: who was not heard of for longest is read as a whole again."""
     raw = body([SYSTEM, USER])
-    transcripts = Transcripts(room=2 * len(raw))
+    transcripts = Transcripts(room=2 * (len(raw) + APIECE) + 200)
     before = {name: transcripts.read(name, raw)[1] for name in "abc"}
     longer = body([SYSTEM, USER, call(1)])
     after = {name: transcripts.read(name, longer)[1] for name in "ca"}

@@ -26,7 +26,9 @@ from wardwright.wire.turn import CallItem, Item, Repeated, ResultItem, Turn
 _TRANSCRIPT: Final = "messages"
 _BLANK: Final = b" \t\r\n"
 ROOM: Final = 24 * 1024 * 1024
-"""Bytes of bodies that are remembered, over all conversations; the same again is kept of what was made of them."""
+"""Bytes of bodies that are remembered, over all conversations; about twice as much is kept of what was made of them."""
+APIECE: Final = 4096
+"""What each of them is counted as beside its length."""
 
 
 class Given:
@@ -100,7 +102,7 @@ class Transcripts:
         before = known.pop(name, None)
         last = None
         if before is not None:
-            self._room += len(before.given.raw)
+            self._room += len(before.given.raw) + APIECE
             last = before.followed(raw)
         if last is None:
             body = read(raw)
@@ -108,9 +110,9 @@ class Transcripts:
             turn.repeated = Repeated()
             last = _Last(Given.whole(raw, body, turn.items), turn, turn.items)
         known[name] = last
-        self._room -= len(raw)
+        self._room -= len(raw) + APIECE
         while self._room < 0:
-            self._room += len(known.pop(next(iter(known))).given.raw)
+            self._room += len(known.pop(next(iter(known))).given.raw) + APIECE
         return last.given, last.turn()
 
 
@@ -208,4 +210,4 @@ def _alike(one: bytes, other: bytes) -> int:
     return low
 
 
-__all__ = ["Given", "Transcripts"]
+__all__ = ["APIECE", "Given", "Transcripts"]
