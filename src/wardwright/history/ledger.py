@@ -122,9 +122,9 @@ class ScopeState(NamedTuple):
 EMPTY_SCOPE: Final[ScopeState] = ScopeState()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Registers:
-    """The scopes of one caller, as `govern` reads them."""
+    """The scopes of one caller, as `govern` reads them. Never changed; not frozen, because every gate makes one."""
 
     scopes: Mapping[str, ScopeState] = field(default_factory=dict[str, ScopeState])
     """By scope key (`scope_key`). A missing scope is an empty one."""
@@ -169,9 +169,9 @@ class ReceiptRow:
     """(filter name, value) pairs; equality filters only."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChainLink:
-    """Where a receipt stands in its writer's chain."""
+    """Where a receipt stands in its writer's chain. Never changed."""
 
     writer: str
     sequence: int
