@@ -339,9 +339,11 @@ def usage_of(reply: Object, read: str, wrote: str, *more: str) -> Usage | None:
             sent += count
     if not sent and not written:
         return None
-    # Some providers count thinking in the total alone.
-    beyond = (_count(usage.get("total_tokens")) or 0) - sent
-    return Usage(sent, beyond if beyond > written else written)
+    total = usage.get("total_tokens")
+    if total is not None and total != sent + written:
+        # Some providers count thinking in the total alone.
+        written = max(written, (_count(total) or 0) - sent)
+    return Usage(sent, written)
 
 
 def _count(value: Json) -> int | None:

@@ -209,7 +209,9 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     if not isinstance(choices, list):
         raise wrong("choices", "a list", choices)
     items: list[Item] = []
-    for position, choice in _ordered(choices):
+    for position, choice in enumerate(choices) if len(choices) == 1 else _ordered(choices):
+        if not isinstance(choice, dict):
+            raise wrong(f"choices[{position}]", "an object", choice)
         if not _BESIDE_MESSAGE.isdisjoint(choice):
             _alone(choice, "message", f"choices[{position}]", passing)
         message = choice.get("message")
@@ -223,14 +225,12 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     return Turn("reply", "chat_completions", model, items, (), None, NOBODY, usage)
 
 
-def _ordered(choices: list[Json]) -> Sequence[tuple[int, Object]]:
+def _ordered(choices: list[Json]) -> list[tuple[int, Object]]:
     """The choices with their positions; those of one index in the order they stand in."""
     ordered: list[tuple[int, int, Object]] = []
     for position, choice in enumerate(choices):
         if not isinstance(choice, dict):
             raise wrong(f"choices[{position}]", "an object", choice)
-        if len(choices) == 1:
-            return ((0, choice),)
         index = choice.get("index")
         ordered.append((index if isinstance(index, int) else position, position, choice))
     ordered.sort(key=lambda entry: entry[:2])
