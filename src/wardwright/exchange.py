@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast
@@ -93,6 +94,8 @@ _USED: Final = (
     "Nothing is held for this request any more: it was released just now. Send it without the handle to ask anew."
 )
 FAILED: Final = "The gateway failed, so nothing passes. Its operator finds the reason in the log."
+
+_NAME: Final = attrgetter("name")
 
 Header: TypeAlias = tuple[bytes, bytes]
 Next: TypeAlias = Literal["release", "again", "reask", "hold", "refuse"]
@@ -313,8 +316,12 @@ class Exchange:
     async def _sequence(self) -> None:
         turn = await self._identify()
         request = await self._gate_request(turn)
-        held = await self._held_reply(turn)
-        await self._read_splices(turn)
+        registers = self.session.registers
+        held = None
+        if self.inbound.approval or HELD in registers:
+            held = await self._held_reply(turn)
+        if SPLICES in registers:
+            await self._read_splices(turn)
         self.route = request.route
         reply = await self._ask(turn) if held is None else self._approved(turn, held)
         while True:
@@ -363,7 +370,7 @@ class Exchange:
 
     async def _gate_request(self, turn: Turn) -> Ruling:
         gateway = self.gateway
-        stop = gateway.overlay.stopped(turn.caller, [tool.name for tool in turn.tools])
+        stop = gateway.overlay.stopped(turn.caller, map(_NAME, turn.tools))
         lifted: Held | None = None
 
         def keep(verdict: Verdict) -> Kept:
@@ -460,8 +467,6 @@ class Exchange:
     async def _held_reply(self, turn: Turn) -> Held | None:
         """The reply that was held for just this request, if somebody has approved it."""
         sent, names = self.inbound.approval, self.session.registers.get(HELD, ())
-        if not sent and not names:
-            return None
         handle = self._handle(turn)
         if sent and sent != handle:
             message = (
@@ -864,7 +869,7 @@ class Exchange:
                     mediation=self.settings.mediation,
                 )
             # A stop may have come while the provider was at work.
-            self.stopped = gateway.overlay.stopped(turn.caller, [call.name for call in ruling.calls]) or ""
+            self.stopped = gateway.overlay.stopped(turn.caller, map(_NAME, ruling.calls)) or ""
             step = "refuse" if self.stopped else self._next(ruling)
             unseal = approvals.used(held) if reply.held and held is not None else ()
             waiting: tuple[SealedRow, ...] = ()
@@ -1049,9 +1054,7 @@ class Exchange:
         return SealedRow(scope, name, at_ms + self.live.deployment.limits.splice_expiry_ms, sealed)
 
     async def _read_splices(self, turn: Turn) -> None:
-        names = self.session.registers.get(SPLICES)
-        if not names:
-            return
+        names = self.session.registers[SPLICES]
         present = set(self.inbound.given.ids)
         scope = scope_key("session_id", turn.caller)
         found: list[Splice] = []
