@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import filterfalse
 from operator import attrgetter
 from typing import cast
 
@@ -51,7 +50,6 @@ MAX_LAST_IDS = 64
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
 
 # Of the facts or calls of a gate, without a loop of our own.
-_REPEATED: Callable[[ToolFact], bool] = attrgetter("repeat")
 _INVALID: Callable[[ToolFact], bool] = attrgetter("invalid_arguments")
 _CALL_ID: Callable[[CallRuling], str] = attrgetter("call_id")
 
@@ -161,7 +159,10 @@ def _decide(
     scopes = (ScopeDelta(session.key, "session_id", session.version, head, session.changes, ledger),)
     if part.wider:
         scopes += tuple(_wider(run, head))
-    return ruling, Delta(now, scopes, tuple(filterfalse(_REPEATED, observed.facts)))
+    facts = observed.facts
+    if run.events - observed.surface_changed < len(facts):  # some were seen before
+        facts = [fact for fact in facts if not fact.repeat]
+    return ruling, Delta(now, scopes, tuple(facts))
 
 
 def passes(ruling: Ruling) -> bool:
