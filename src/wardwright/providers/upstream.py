@@ -10,7 +10,6 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, cast
@@ -121,13 +120,15 @@ class Upstream:
     def ids(self, call_ids: Iterable[str]) -> dict[str, str]:
         """Tool-call ids that this provider would refuse, and what to send instead (G24). The same every time."""
         taken = set(call_ids)
-        if taken <= self._fitting:
+        new = taken - self._fitting
+        if not new:
             return {}
-        changed = remapped(self.config, taken, self._fitting)
-        known = [one for one in taken if one not in changed and len(one) <= 64]
-        if len(self._fitting) + len(known) > KNOWN_IDS:
+        changed = remapped(self.config, taken, new)
+        if len(self._fitting) > KNOWN_IDS:
             self._fitting.clear()
-        self._fitting.update(known[:KNOWN_IDS])
+        for call_id in new:
+            if call_id not in changed and len(call_id) <= 64 and len(self._fitting) <= KNOWN_IDS:
+                self._fitting.add(call_id)
         return changed
 
     async def send(
@@ -252,14 +253,12 @@ class Upstream:
         return _KEY_LIKE.sub("[secret]", text)
 
 
-def remapped(
-    config: ProviderConfig, call_ids: Iterable[str], fitting: AbstractSet[str] = frozenset()
-) -> dict[str, str]:
-    """Ids that do not fit a provider's rule → ids that do, different for different ones. `fitting` are known to."""
+def remapped(config: ProviderConfig, call_ids: Iterable[str], new: Iterable[str] | None = None) -> dict[str, str]:
+    """Ids that do not fit a provider's rule → ids that do, different for different ones. Only those in `new` may be such, if it is given."""
     rule = config.ids
     taken = set(call_ids)
     changed: dict[str, str] = {}
-    for call_id in sorted([one for one in taken - fitting if one and not rule.fits(one)]):
+    for call_id in sorted([one for one in (taken if new is None else new) if one and not rule.fits(one)]):
         attempt = 0
         derived = rule.derive(call_id)
         while derived in taken:
