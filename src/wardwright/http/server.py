@@ -137,6 +137,9 @@ class _Request:
             server.running.discard(self)
             if not self.done:
                 self._abandon()
+            # Both lead back here; what nobody holds need not be collected.
+            self._on_hang_up = None
+            self.scope.pop("extensions", None)
             if server.ending is not None:
                 server.look_for_end()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import socket
+import weakref
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
@@ -34,6 +36,7 @@ class Application:
         self.began = asyncio.Event()
         self.written = 0
         self.fails = ""
+        self.seen: list[weakref.ref[Any]] = []
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
         if scope["type"] == "lifespan":
@@ -124,7 +127,8 @@ class Application:
 
     async def known(self, scope: Any, receive: Any, send: Any) -> None:
         caller: ServedCaller = scope["extensions"][CALLER]
-        caller.on_hang_up(self.go.set)
+        caller.on_hang_up(lambda: self.told.append(f"{scope['path']} hung up") or self.go.set())
+        self.seen.append(weakref.ref(caller))
         first = caller.body()
         received = b""
         if first is None:
@@ -670,6 +674,26 @@ def test_a_body_that_is_here_needs_no_wait() -> None:
         while stage.server.connections:
             await asyncio.sleep(0)
         assert not stage.application.go.is_set()
+
+    played(story)
+
+
+def test_a_request_that_is_answered_is_gone() -> None:
+    """It leaves nothing behind that somebody must collect."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call()
+        gc.disable()
+        try:
+            for _ in range(3):
+                await caller.send(b"GET /known HTTP/1.1\r\n\r\n")
+                await caller.answer()
+            while stage.server.running:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert [one() for one in stage.application.seen] == [None, None, None]
+        finally:
+            gc.enable()
 
     played(story)
 
