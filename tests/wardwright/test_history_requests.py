@@ -24,7 +24,10 @@ def _records(chance: random.Random) -> list[RequestRecord]:
     return [
         RequestRecord(
             chance.choice(NAMES),
-            *(chance.randrange(12) for _ in range(6)),
+            turn=chance.randrange(12),
+            news_from=chance.randrange(12),
+            flags=chance.randrange(4),
+            words=chance.randrange(12),
             bundles=words(),
             repairing=words(),
             stripped=words() * 2,
