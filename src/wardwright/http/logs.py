@@ -34,11 +34,10 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(level: str = "info") -> None:
-    """Sends the gateway's events, and the server's, to standard error."""
+    """Sends the gateway's events to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("wardwright", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.setLevel(level.upper() if name == "wardwright" else "WARNING")
-        logger.propagate = False
+    logger = logging.getLogger("wardwright")
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False

@@ -225,9 +225,10 @@ class _Request:
             self._left = int(promised)
         else:
             further = self._framing(status, named, None if more else size)
-        # Names are the application's own; a value may be somebody's who would like to end the line.
+        # Names are the application's own; a value may be somebody's who would like to end the line. (LF, CR and NUL as numbers: to
+        # look for bytes in bytes costs ten times as much.)
         said = b"".join(chain.from_iterable(headers))
-        if b"\n" in said or b"\r" in said or b"\0" in said or not _OURS.isdisjoint(named):
+        if 10 in said or 13 in said or 0 in said or not _OURS.isdisjoint(named):
             raise RuntimeError("the headers of the answer cannot be sent")
         lines = (_STATUS[status], self.connection.server.date, *map(_line, headers), *further, b"", b"")
         return b"\r\n".join(lines)
@@ -406,7 +407,7 @@ class _Connection(asyncio.Protocol):
             self._deny(431)  # what came with it may be its body
         self._bytes = 0
         query = b""
-        if b"?" in url or b"%" in url or b"#" in url or not url.startswith(b"/"):
+        if 63 in url or 37 in url or 35 in url or not url.startswith(b"/"):  # ? % #
             path, url, query = self._target(url)
         else:
             path = url.decode()

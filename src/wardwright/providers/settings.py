@@ -82,9 +82,15 @@ class IdRule:
 
     pattern: str
     length: int
+    plain: bool = False
+    """Letters, digits, `_` and `-` of ASCII fit the pattern: most ids are made of nothing else."""
 
     def fits(self, call_id: str) -> bool:
-        return 0 < len(call_id) <= self.length and (_short if len(call_id) <= 64 else _matches)(self.pattern, call_id)
+        if not 0 < len(call_id) <= self.length:
+            return False
+        if self.plain and call_id.isascii() and call_id.replace("_", "a").replace("-", "a").isalnum():
+            return True
+        return (_short if len(call_id) <= 64 else _matches)(self.pattern, call_id)
 
     def derive(self, call_id: str, attempt: int = 0) -> str:
         """An id that fits, the same for the same id; empty when letters and digits cannot make one."""
@@ -103,9 +109,9 @@ _short = lru_cache(8192)(_matches)
 """A conversation brings the same ids with every request."""
 
 ID_RULES: Final[Mapping[str, IdRule]] = {
-    "openai": IdRule(r"[\x21-\x7e]+", 40),
-    "anthropic": IdRule(r"[a-zA-Z0-9_-]+", 64),
-    "scripted": IdRule(r"(?s).+", 1_000_000),
+    "openai": IdRule(r"[\x21-\x7e]+", 40, plain=True),
+    "anthropic": IdRule(r"[a-zA-Z0-9_-]+", 64, plain=True),
+    "scripted": IdRule(r"(?s).+", 1_000_000, plain=True),
 }
 
 
