@@ -45,7 +45,8 @@ class Caller(threading.Thread):
         connection: http.client.HTTPConnection | None = None
         turn = 0
         while not self.end.is_set():
-            session = f"s{self.number}-{turn // (LIMIT + 4)}"
+            # By answers, not by tries: a session lives through several kills, and its last turns are denied.
+            session = f"s{self.number}-{len(self.answered) // (LIMIT + 4)}"
             body = {
                 "model": "m",
                 "messages": [{"role": "user", "content": f'call ping {{"n": {self.number * 1_000_000 + turn}}}'}],
