@@ -31,6 +31,7 @@ from wardwright.history import (
     Registers,
     RegisterValue,
     ScopeState,
+    applied,
     apply,
     ledger_keys,
     scope_key,
@@ -279,10 +280,10 @@ class Gates:
             entry = delta.scopes[0].ledger.get(f"c:{name}")
             if entry is not None:
                 delta.scopes[0].ledger[f"c:{name}"] = entry._replace(status="denied")
-        if whole or len(kinds) > 1:
+        if whole and delta.scopes:
+            self._remember(scope, applied(session, delta.scopes[0]))
+        if len(kinds) > 1:
             after = apply(registers, delta).scopes
-            if whole:
-                self._remember(scope, after[scope])
             for one in loaded:
                 if one != scope:
                     # What several sessions share: the next one of this batch goes on from here.
