@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from wardwright.errors import WireError
 from wardwright.wire import chat_completions
-from wardwright.wire.growth import APIECE, Transcripts
+from wardwright.wire.body import MAX_BYTES
+from wardwright.wire.growth import APIECE, PARSED, Transcripts
 from wardwright.wire.turn import Turn
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
@@ -95,6 +96,50 @@ def test_an_exchange_that_writes_into_its_turn_and_body_changes_no_later_one() -
     assert as_grown(transcripts, raw) == as_whole(raw)
 
 
+def test_what_is_changed_deep_in_a_body_reaches_neither_a_second_provider_nor_the_next_request() -> None:
+    """W1: a tool that was described anew for one target is the caller's own for the next target, and in the next request."""
+    transcripts = Transcripts()
+    given, _ = transcripts.read("somebody", body([SYSTEM, USER]))
+    changed: Any = given.own()
+    changed["tools"][0]["function"]["description"] = "Never run this."
+    assert orjson.loads(given.written("m"))["tools"] == TOOLS
+    raw = body([SYSTEM, USER, call(1)])
+    assert as_grown(transcripts, raw) == as_whole(raw)
+
+
+def nested(depth: int) -> bytes:
+    return b'{"role": "assistant", "content": "x", "annotations": %b%b}' % (b"[" * depth, b"]" * depth)
+
+
+@pytest.mark.parametrize("depth", [240, 260, 1_015, 1_021, 1_022, 1_023])
+@pytest.mark.parametrize("before", [1, 400], ids=["flat", "deep"])
+def test_a_message_that_is_nested_too_deeply_for_its_body_is_refused_as_in_the_whole(before: int, depth: int) -> None:
+    """W1: alone it has a level less."""
+    transcripts = Transcripts()
+    transcripts.read("somebody", b'{"model": "m", "messages": [%b]}' % nested(before))
+    raw = b'{"model": "m", "messages": [%b,%b]}' % (nested(before), nested(depth))
+    said = expected = ""
+    try:
+        transcripts.read("somebody", raw)
+    except WireError as error:
+        said = str(error)
+    try:
+        chat_completions.parse_request(raw)
+    except WireError as error:
+        expected = str(error)
+    assert said == expected
+
+
+def test_a_body_that_grows_too_long_to_be_read_is_refused() -> None:
+    """W1: though what it adds would not be."""
+    transcripts = Transcripts()
+    first = body([{"role": "user", "content": "a" * (MAX_BYTES // 2)}])
+    transcripts.read("somebody", first)
+    more = b'{"role": "user", "content": "%b"}' % (b"b" * (MAX_BYTES // 2))
+    with pytest.raises(WireError, match="at most"):
+        transcripts.read("somebody", first.replace(b"}],", b"}, %b]," % more, 1))
+
+
 def test_a_message_that_cannot_be_read_is_refused_as_in_the_whole_body() -> None:
     """W1: the refusal names the place where the message stands."""
     transcripts = Transcripts()
@@ -124,12 +169,21 @@ def test_a_body_that_is_nested_too_deeply_to_be_compared_is_read() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """W3: who was not heard of for longest is read as a whole again."""
     raw = body([SYSTEM, USER])
-    transcripts = Transcripts(room=2 * (len(raw) + APIECE) + 200)
+    transcripts = Transcripts(room=2 * ((1 + PARSED) * len(raw) + APIECE))
     before = {name: transcripts.read(name, raw)[1] for name in "abc"}
     longer = body([SYSTEM, USER, call(1)])
     after = {name: transcripts.read(name, longer)[1] for name in "ca"}
     assert after["c"].items[0] is before["c"].items[0]
     assert after["a"].items[0] is not before["a"].items[0]
+
+
+def test_what_is_kept_as_it_was_parsed_counts_more() -> None:
+    """W3: a list of empty lists takes many times its bytes in memory, so a body with one is forgotten sooner."""
+    raw = orjson.dumps({"stop": [[]] * 5_000, "messages": [USER]})
+    transcripts = Transcripts(room=2 * len(raw) + APIECE)
+    _, first = transcripts.read("somebody", raw)
+    _, second = transcripts.read("somebody", orjson.dumps({"stop": [[]] * 5_000, "messages": [USER, USER]}))
+    assert second.items[0] is not first.items[0]
 
 
 def test_a_body_that_is_longer_than_what_may_be_remembered_is_read() -> None:

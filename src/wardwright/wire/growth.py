@@ -20,21 +20,23 @@ import orjson
 
 from wardwright.errors import WireError
 from wardwright.wire import chat_completions, edits
-from wardwright.wire.body import Json, Object, read, write
+from wardwright.wire.body import MAX_BYTES, Json, Object, read, write
 from wardwright.wire.turn import CallItem, Item, Repeated, ResultItem, Turn
 
 _TRANSCRIPT: Final = "messages"
 _BLANK: Final = b" \t\r\n"
-ROOM: Final = 24 * 1024 * 1024
+ROOM: Final = 40 * 1024 * 1024
 """Bytes of bodies that are remembered, over all conversations; about twice as much is kept of what was made of them."""
 APIECE: Final = 4096
-"""What each of them is counted as beside its length."""
+"""What each of them is counted as beside its length …"""
+PARSED: Final = 4
+"""… and how often every byte that stands beside the messages is counted again: of those all is kept as it was parsed."""
 
 
 class Given:
     """The body of one request."""
 
-    __slots__ = ("_body", "_heads", "_said", "head", "ids", "raw")
+    __slots__ = ("_body", "_heads", "_said", "beside", "head", "ids", "raw")
 
     def __init__(
         self,
@@ -49,7 +51,9 @@ class Given:
         self.ids = ids
         """Of the calls and results it shows."""
         self.head = head
-        """Its fields but for the transcript. Shared with the requests that go on from here, so nobody changes it."""
+        """Its fields but for the transcript. Shared with the requests that go on from here, so nobody changes it, nor what is in it."""
+        self.beside = 0
+        """How many bytes they are, or a few more. Only of what is remembered."""
         self._body = body
         self._said = said
         """The messages, written anew, without the brackets around them: what each request added, so that nothing is copied twice."""
@@ -58,8 +62,20 @@ class Given:
 
     @classmethod
     def whole(cls, raw: bytes, body: Object, items: Sequence[Item]) -> Given:
-        """One that was read in one piece."""
-        return cls(raw, {name: body[name] for name in body if name != _TRANSCRIPT}, _ids(items), body, None, {})
+        """One that nobody goes on from. Whoever asks for `own` changes this very body, and what is in its head with it."""
+        return cls(raw, _beside(body), _ids(items), body, None, {})
+
+    @classmethod
+    def first(cls, raw: bytes, body: Object, items: Sequence[Item]) -> Given | None:
+        """One that others may go on from; None: it cannot be written, so it will be refused."""
+        try:
+            said = write(body[_TRANSCRIPT])[1:-1]
+        except WireError:
+            return None
+        # WHY NOT `body` for the asker of `own`: what it changes in it would stand in the head that later requests share.
+        given = cls(raw, _beside(body), _ids(items), None, (said,), {})
+        given.beside = max(0, len(raw) - len(said))
+        return given
 
     def own(self) -> Object:
         """All of it, for the asker to change."""
@@ -81,10 +97,11 @@ class Given:
 
     def grown(self, raw: bytes, added: list[Json], items: Sequence[Item]) -> Given:
         """The request that adds these messages to this one, and these items with them."""
-        said = self._said
-        if said is not None:
-            said = (*said, b",", write(added)[1:-1])
-        return Given(raw, self.head, self.ids + _ids(items), None, said, self._heads)
+        assert self._said is not None  # it is one that others may go on from
+        said = (*self._said, b",", write(added)[1:-1])
+        given = Given(raw, self.head, self.ids + _ids(items), None, said, self._heads)
+        given.beside = self.beside
+        return given
 
 
 class Transcripts:
@@ -102,27 +119,31 @@ class Transcripts:
         before = known.pop(name, None)
         last = None
         if before is not None:
-            self._room += len(before.given.raw) + APIECE
+            self._room += before.weight
             last = before.followed(raw)
         if last is None:
             body = read(raw)
             turn = chat_completions.parse_request(body)
+            given = Given.first(raw, body, turn.items)
+            if given is None:
+                return Given.whole(raw, body, turn.items), turn
             turn.repeated = Repeated()
-            last = _Last(Given.whole(raw, body, turn.items), turn, turn.items)
+            last = _Last(given, turn, turn.items)
         known[name] = last
-        self._room -= len(raw) + APIECE
+        self._room -= last.weight
         while self._room < 0:
-            self._room += len(known.pop(next(iter(known))).given.raw) + APIECE
+            self._room += known.pop(next(iter(known))).weight
         return last.given, last.turn()
 
 
 class _Last:
     """A request that another may go on from."""
 
-    __slots__ = ("_first", "_items", "_opening", "_rest", "given")
+    __slots__ = ("_first", "_items", "_opening", "_rest", "given", "weight")
 
     def __init__(self, given: Given, first: Turn, items: Sequence[Item]) -> None:
         self.given = given
+        self.weight = len(given.raw) + PARSED * given.beside + APIECE
         self._first = first
         """That of the request that was read as a whole: all but the items is the same. No exchange has it, for they write into theirs."""
         self._items = items
@@ -139,7 +160,7 @@ class _Last:
 
     def followed(self, raw: bytes) -> _Last | None:
         """The request that goes on from this one; None: this one does not, or nobody can say so cheaply."""
-        if len(raw) <= len(self.given.raw) or not (self._opening or self._part(raw)):
+        if not len(self.given.raw) < len(raw) <= MAX_BYTES or not (self._opening or self._part(raw)):
             return None
         opening, rest = self._opening, self._rest
         if not raw.startswith(opening) or not raw.endswith(rest):
@@ -182,6 +203,10 @@ class _Last:
         return True
 
 
+def _beside(body: Object) -> Object:
+    return {name: body[name] for name in body if name != _TRANSCRIPT}
+
+
 def _ids(items: Sequence[Item]) -> list[str]:
     found: list[str] = []
     for item in items:
@@ -210,4 +235,4 @@ def _alike(one: bytes, other: bytes) -> int:
     return low
 
 
-__all__ = ["APIECE", "Given", "Transcripts"]
+__all__ = ["APIECE", "PARSED", "Given", "Transcripts"]
