@@ -50,6 +50,8 @@ PATIENCE: Final = 32
 TRIES: Final = 16
 REMEMBERED: Final = 60_000
 """Entries of ledgers and registers that are kept in memory, over all sessions."""
+_AGAIN: Final = object()
+"""What came of a job that must be done again."""
 
 Result = TypeVar("Result")
 
@@ -110,8 +112,8 @@ class _Job:
         self.kept = NOTHING
         self.scope = "" if turn is None else scope_key("session_id", turn.caller)
         self.tries = 0
-        self.outcome: Any = None
-        """A verdict or an error; None of a turn: it must be judged again."""
+        self.outcome: Any = _AGAIN
+        """A verdict, nothing where there is no turn, or an error."""
 
 
 class Gates:
@@ -178,21 +180,31 @@ class Gates:
     def _start(self) -> None:
         jobs, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         jobs = [job for job in jobs if not job.future.done()]  # a caller that went away
-        if self._inline:
+        failed: BaseException | None = None
+        try:
+            if not self._inline:
+                running = asyncio.get_running_loop().run_in_executor(None, self._run, jobs)
+                running.add_done_callback(lambda done: self._end(jobs, done.exception()))
+                return
             self._run(jobs)
-            self._end(jobs)
-        else:
-            running = asyncio.get_running_loop().run_in_executor(None, self._run, jobs)
-            running.add_done_callback(lambda done: self._end(jobs, done.exception()))
+        except Exception as error:  # noqa: BLE001
+            # INVARIANT: G19, whoever waits here is told, or nobody would ever be judged again.
+            failed = error
+        self._end(jobs, failed)
 
     def _end(self, jobs: Sequence[_Job], failed: BaseException | None = None) -> None:
         """Hands out what came of a batch; what must be judged again waits again, first in line."""
         again: list[_Job] = []
         for job in jobs:
-            outcome, future = failed or job.outcome, job.future
-            if outcome is None and job.turn is not None:
+            outcome, future = job.outcome, job.future
+            if failed is not None:
+                self._forget(job.scope)  # nobody knows what of it is stored
+                outcome = failed
+            if outcome is _AGAIN:
                 again.append(job)
             elif not future.done():
+                if isinstance(outcome, StopIteration):  # which no future takes
+                    outcome = GovernanceUnavailable("The gate failed, so nothing passes.")
                 if isinstance(outcome, BaseException):
                     future.set_exception(outcome)
                 else:
@@ -218,6 +230,7 @@ class Gates:
                     if job.late is not None:
                         kept = job.kept = job.late()
                     commits.append(Commit(Delta(now), kept.receipt, kept.seal, kept.unseal))
+                    job.outcome = None
                 elif scope in sessions:
                     continue  # what the other one adds to the ledger must be read first: it is judged again
                 else:
@@ -248,7 +261,7 @@ class Gates:
             if isinstance(link, VersionConflict):
                 job.tries += 1
                 busy = job.tries >= TRIES
-                job.outcome = GovernanceUnavailable("The session is busy; try again.") if busy else None
+                job.outcome = GovernanceUnavailable("The session is busy; try again.") if busy else _AGAIN
 
     def _judge(self, job: _Job, plan: Plan, turn: Turn, states: dict[str, ScopeState], now: int) -> Commit:
         """The verdict becomes the job's outcome; what is to be committed for it is given back."""
@@ -280,14 +293,14 @@ class Gates:
             entry = delta.scopes[0].ledger.get(f"c:{name}")
             if entry is not None:
                 delta.scopes[0].ledger[f"c:{name}"] = entry._replace(status="denied")
-        if whole and delta.scopes:
-            self._remember(scope, applied(session, delta.scopes[0]))
         if len(kinds) > 1:
             after = apply(registers, delta).scopes
             for one in loaded:
                 if one != scope:
                     # What several sessions share: the next one of this batch goes on from here.
                     states[one] = after[one]
+        if whole and delta.scopes:
+            self._remember(scope, applied(session, delta.scopes[0]))  # last: nothing fails between this and the commit
         job.outcome = verdict
         return Commit(delta, kept.receipt, kept.seal, kept.unseal)
 

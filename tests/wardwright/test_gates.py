@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wardwright import compile_plan, load_config
-from wardwright.errors import StoreUnavailable
+from wardwright.errors import GovernanceUnavailable, StoreUnavailable, VersionConflict
 from wardwright.gates import Gates, Kept, Verdict
 from wardwright.history import ReceiptRow, scope_key
-from wardwright.store import SealedRow, SqliteStore, Store
+from wardwright.store import Commit, SealedRow, SqliteStore, Store
 from wardwright.wire import Caller, CallItem, TextItem, Turn
 
 PLAN = compile_plan(
@@ -160,3 +162,91 @@ def test_the_gateways_own_registers_are_part_of_the_session(store: SqliteStore) 
         return verdict.session.registers.get(("gateway", "x"))
 
     assert asyncio.run(main()) == ("a", "b")
+
+
+class Contended(SqliteStore):
+    """Loses its first races for the chain, as a database may: then nothing of the batch stands."""
+
+    lost = 0
+
+    def commit_all(self, commits: Sequence[Commit]) -> Any:
+        if self.lost:
+            self.lost -= 1
+            return [VersionConflict("another process was first") for _ in commits]
+        return super().commit_all(commits)
+
+
+@pytest.fixture
+def contended(tmp_path: Path) -> Iterator[Contended]:
+    opened = Contended(tmp_path / "contended.db")
+    yield opened
+    opened.close()
+
+
+def test_a_receipt_that_lost_a_race_is_recorded_again(contended: Contended) -> None:
+    """L2, X2: whoever records without a ruling is told that it is done only when it is."""
+
+    async def main() -> None:
+        gates = gates_over(contended)
+        contended.lost = 2
+        kept, late = Kept(receipt(1, "s")), Kept(receipt(2, "s"))
+        await asyncio.gather(gates.record(kept), gates.record(lambda: late))
+        assert kept.committed and late.committed
+
+    asyncio.run(main())
+    assert contended.receipt("rcpt_000000000001") is not None
+    assert contended.receipt("rcpt_000000000002") is not None
+
+
+def test_whoever_always_loses_is_told(contended: Contended) -> None:
+    """L2: nobody waits for ever, with or without a ruling, and nothing is taken for committed."""
+    contended.lost = 1_000
+    kept = Kept(receipt(1, "s"))
+
+    async def main() -> list[object]:
+        gates = gates_over(contended)
+        return await asyncio.gather(gates.record(kept), gates.judge(PLAN, request("s")), return_exceptions=True)
+
+    assert [type(one) for one in asyncio.run(main())] == [GovernanceUnavailable] * 2
+    assert not kept.committed
+
+
+def exhausted(_: Verdict) -> Kept:
+    raise StopIteration
+
+
+def test_an_error_that_no_future_takes_holds_nobody_up(store: SqliteStore) -> None:
+    """G19: it refuses its own turn; those beside and behind it are judged."""
+
+    async def main() -> list[object]:
+        gates = gates_over(store)
+        first = await asyncio.gather(
+            gates.judge(PLAN, request("s1"), exhausted), gates.judge(PLAN, request("s2")), return_exceptions=True
+        )
+        return [*first, await gates.judge(PLAN, request("s3"))]
+
+    assert [type(one) for one in asyncio.run(main())] == [GovernanceUnavailable, Verdict, Verdict]
+
+
+def test_a_gate_that_fails_as_a_whole_tells_everybody_and_goes_on(store: SqliteStore) -> None:
+    """L2: no clock, no verdict; and the next turn is judged on what is stored."""
+    times: list[int | None] = [NOW, None, NOW, NOW]
+
+    def clock() -> int:
+        time = times.pop(0)
+        if time is None:
+            raise OSError("the clock stands still")
+        return time
+
+    async def main() -> list[object]:
+        gates = Gates(store, Keys(), clock)
+        await gates.judge(PLAN, request("s"))
+        refused = await asyncio.gather(
+            gates.judge(PLAN, reply("s", "one")), gates.record(Kept(receipt(1, "s"))), return_exceptions=True
+        )
+        return [*refused, (await gates.judge(PLAN, reply("s", "one"))).session.version]
+
+    outcomes = asyncio.run(main())
+    assert [type(one) for one in outcomes] == [OSError, OSError, int]
+    assert outcomes[-1] == 1
+    assert store.receipt("rcpt_000000000001") is None
