@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from wardwright.errors import GovernanceUnavailable, VersionConflict
 from wardwright.gateway import govern, model_plan
 from wardwright.history import (
+    EMPTY_REGISTERS,
     EMPTY_SCOPE,
     Delta,
     Head,
@@ -81,9 +82,7 @@ class Kept:
     receipt: ReceiptRow | None = None
     seal: Sequence[SealedRow] = ()
     unseal: Sequence[tuple[str, str]] = ()
-    registers: Mapping[RegisterKey, RegisterValue | None] = field(
-        default_factory=dict[RegisterKey, "RegisterValue | None"]
-    )
+    registers: Mapping[RegisterKey, RegisterValue | None] = EMPTY_REGISTERS
     """The gateway's own, beside those of the rules; in the session's scope."""
     denied: Sequence[str] = ()
     """Ids of calls that the ruling let pass and mediation did not: the ledger must not say that the caller has them."""
