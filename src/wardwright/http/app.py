@@ -277,7 +277,7 @@ class _Attendance:
     A server that cannot tell of hanging up is asked; for a whole answer only once it takes long."""
 
     __slots__ = (
-        "_comments",
+        "_comment",
         "_exchange",
         "_gone",
         "_loop",
@@ -300,7 +300,7 @@ class _Attendance:
         self._loop = loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = asyncio.current_task(loop)
         self._watching: asyncio.Task[None] | None = None
-        self._comments: set[asyncio.Task[None]] | None = None
+        self._comment: asyncio.Task[None] | None = None
         if sender is not None:
             sender.on_hang_up(self._leave)
         elif stream:
@@ -321,6 +321,8 @@ class _Attendance:
             if self._watching is not None:
                 self._watching.cancel()
                 self._watching = None  # its end leads back here; what nobody holds need not be collected
+            if self._comment is not None:
+                self._comment.cancel()  # it may wait for a caller who reads nothing
 
     def _leave(self) -> None:
         if self._task is not None and not self._gone:
@@ -336,11 +338,8 @@ class _Attendance:
         if not self._stream:
             self._watching = self._loop.create_task(self._watch())
             return
-        comment = self._loop.create_task(self._exchange.keep_alive())
-        if self._comments is None:
-            self._comments = set()
-        self._comments.add(comment)
-        comment.add_done_callback(self._comments.discard)
+        if self._comment is None or self._comment.done():  # whoever reads nothing needs no second one
+            self._comment = self._loop.create_task(self._exchange.keep_alive())
         self._timer = self._loop.call_later(self._quiet, self._remind)
 
 

@@ -407,6 +407,54 @@ def test_a_caller_who_hangs_up_before_the_provider_answers_is_not_waited_for(tmp
     running(tmp_path, CONFIG, story)
 
 
+def test_whoever_reads_nothing_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Of comments only one waits for a caller who does not read, and none when it has left."""
+
+    async def story(gateway: Running) -> None:
+        gateway.limit(keep_alive_ms=0)  # in every turn of the event loop
+        gateway.provider.replies = [Streamed()]
+        raw, waiting, gone, forever = (
+            orjson.dumps(asked(CHAT, "hi", stream=True)),
+            [0],
+            asyncio.Event(),
+            asyncio.Event(),
+        )
+        pieces = [{"type": "http.request", "body": raw}]
+
+        async def receive() -> dict[str, Any]:
+            if pieces:
+                return pieces.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                waiting[0] += 1
+                await forever.wait()
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": PATH[CHAT],
+            "headers": [(b"host", b"127.0.0.1:8787"), (b"content-type", b"application/json")],
+            "client": ("127.0.0.1", 50_000),
+        }
+        before = asyncio.all_tasks()
+        request = asyncio.ensure_future(gateway.front(scope, receive, send))
+        while not waiting[0]:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert waiting == [1]
+        gone.set()
+        await request
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+
+    running(tmp_path, CONFIG, story)
+
+
 def test_a_body_that_never_begins_takes_no_place(tmp_path: Path) -> None:
     """G64: who sends headers and then nothing is told so in time, and the next one is let in."""
 
