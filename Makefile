@@ -13,7 +13,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check
 # -qq: errors only; a warning about an index is not ours to fix.
 PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 # Extras for users; the development environment always has them.
-PROJECT := --editable '.[postgres,asteval,sandbox,openai,mcp,durable,telemetry]' --group dev
+PROJECT := --editable '.[postgres,fast,asteval,sandbox,openai,mcp,durable,telemetry]' --group dev
 # What cannot live with the rest has an environment of its own: its extras, and its tests in tests/environments.
 ENVIRONMENTS := claude litellm frameworks browser docs
 EXTRAS_claude := [claude,mcp]

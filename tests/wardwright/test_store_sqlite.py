@@ -16,7 +16,7 @@ import pytest
 
 from wardwright import receipts
 from wardwright.errors import StoreUnavailable
-from wardwright.history import Head
+from wardwright.history import Delta, Head, ReceiptRow
 from wardwright.store import Commit, ReceiptQuery, SqliteStore, Store, open_store, verify
 from wardwright.wire.turn import Caller
 
@@ -313,3 +313,28 @@ def test_threads_share_a_store(store: SqliteStore) -> None:
     assert [state(store, session(name)).version for name in "abc"] == [30, 30, 30]
     assert verify(store).receipts == 90
     assert verify(store).good
+
+
+WITHOUT_FAST = """
+import sys
+sys.modules["isal"] = None
+from wardwright.history import Delta, ReceiptRow
+from wardwright.store import SqliteStore, rows
+assert rows.fast is None
+store = SqliteStore(sys.argv[1])
+print(store.receipt("here").row.body.decode())
+store.commit(Delta(2), ReceiptRow("there", 2, "", b"deflated there", (("kind", "admin"),)))
+store.close()
+"""
+
+
+def test_what_is_deflated_by_one_library_is_read_by_the_other(tmp_path: Path) -> None:
+    """A store is shared by processes with and without the faster library."""
+    place = tmp_path / "store.db"
+    store = SqliteStore(place)
+    store.commit(Delta(1), ReceiptRow("here", 1, "", b"deflated here", (("kind", "admin"),)))
+    told = subprocess.run([sys.executable, "-c", WITHOUT_FAST, str(place)], capture_output=True, text=True, check=True)
+    assert told.stdout == "deflated here\n"
+    found = store.receipt("there")
+    assert (found.row.body, found.row.tags) == (b"deflated there", (("kind", "admin"),))
+    store.close()
