@@ -1,4 +1,5 @@
-"""The gateway beside a bare proxy on the same server library, nginx as the floor, and the LiteLLM proxy; one provider's double for all.
+"""The gateway beside a bare proxy (on uvicorn, and on the gateway's own server), nginx as the floor, and the LiteLLM proxy; one
+provider's double for all.
 
 Every contestant is one process (nginx: one worker) on loopback. Callers are agents in the middle of their work: each request
 repeats its conversation and adds the result of the last call; after twelve turns another session begins. Ours judges both gates by 100
@@ -62,6 +63,10 @@ def main(quick: bool = False) -> bool:
     for size in (SMALL, LARGE):
         ratio = ours.best("cpu", size, True, 16) / bare.best("cpu", size, True, 16)
         bars.show(f"CPU per streamed request, ours / bare, {size // 1000} KB", ratio, "×")
+    if (near := contestants.get("bare on our server")) is not None:
+        for size in (SMALL, LARGE):
+            ratio = ours.best("cpu", size, False, 16) / near.best("cpu", size, False, 16)
+            bars.show(f"CPU per request, ours / bare on our server, {size // 1000} KB", ratio, "×")
     added = (ours.best("p50", SMALL, False, 1) - bare.best("p50", SMALL, False, 1)) * 1000
     bars.show("p50 added to the bare proxy's, 5 KB, one caller", added, "ms", 1.0)
     tail = (ours.best("p99", SMALL, False, 1) - bare.best("p99", SMALL, False, 1)) * 1000
@@ -174,6 +179,8 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, Contestant]
         print("  NOT MEASURED: nginx is not installed (apt-get install nginx-light)")
     port = _free_port()
     add("bare", port, _python("-m", "bench._gateway.passthrough", str(port), str(upstream)))
+    port = _free_port()
+    add("bare on our server", port, _python("-m", "bench._gateway.passthrough", str(port), str(upstream), "own"))
     port = _free_port()
     config = folder / "gateway.yaml"
     config.write_text(_plan(upstream))

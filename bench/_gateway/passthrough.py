@@ -1,11 +1,16 @@
-"""The bare proxy to compare with: ASGI on uvicorn, aiohttp to the provider, nothing between them."""
+"""The bare proxy to compare with: ASGI on uvicorn (or on the gateway's own server), aiohttp to the provider, nothing between them."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 
 import aiohttp
 import uvicorn
+import uvloop
+
+from wardwright.http.server import Server, bind
 
 UPSTREAM = ""
 session: aiohttp.ClientSession | None = None
@@ -40,14 +45,23 @@ async def app(scope, receive, send) -> None:
             await send({"type": "http.response.body", "body": await response.read()})
 
 
+async def own(port: int) -> None:
+    server = Server(app)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+    await server.serve(bind("127.0.0.1", port), drain=1, ready=lambda: None)
+
+
 if __name__ == "__main__":
     UPSTREAM = f"http://127.0.0.1:{sys.argv[2]}"
-    uvicorn.run(
-        app,
-        host="127.0.0.1",
-        port=int(sys.argv[1]),
-        loop="uvloop",
-        http="httptools",
-        access_log=False,
-        log_level="error",
-    )
+    if sys.argv[3:] == ["own"]:
+        uvloop.run(own(int(sys.argv[1])))
+    else:
+        uvicorn.run(
+            app,
+            host="127.0.0.1",
+            port=int(sys.argv[1]),
+            loop="uvloop",
+            http="httptools",
+            access_log=False,
+            log_level="error",
+        )
