@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from wardwright.errors import GovernanceUnavailable
+from wardwright.facts import PHASES
 from wardwright.history import EMPTY_REGISTERS, Head, RegisterValue, ScopeState
 from wardwright.history.requests import MAX_REQUESTS, REQUESTS, RequestRecord, answered, find, put
 
@@ -27,7 +28,10 @@ def _records(chance: random.Random) -> list[RequestRecord]:
             turn=chance.randrange(12),
             news_from=chance.randrange(12),
             flags=chance.randrange(4),
+            news_turn=chance.randrange(12),
             words=chance.randrange(12),
+            first_word=chance.randrange(12),
+            phase=chance.choice((*PHASES, "of another day")),
             bundles=words(),
             repairing=words(),
             stripped=words() * 2,
@@ -64,3 +68,52 @@ def test_a_tool_named_like_a_request_is_not_taken_for_it() -> None:
     assert find(value, "c" * 32) is None
     with pytest.raises(GovernanceUnavailable, match="no longer known"):
         answered(_session(value, 1), "b" * 32)
+
+
+def test_sixteen_usual_records_fit_in_one_page_of_a_store() -> None:
+    """SQLite keeps about a thousand bytes of a row in its page; what is longer takes a page of its own with every request."""
+    value: RegisterValue | None = None
+    for number in range(200, 230):
+        record = RequestRecord(
+            f"{number:032x}", number, 4 * number, number, 3, number, number - 1, "result_interpretation"
+        )
+        value = put(value, record)
+    assert len(orjson.dumps(value)) < 960
+
+
+FIRST_FORM: RegisterValue = (
+    *(10, "a" * 32, 3, 7, 2, 1, 4, 3, "result_interpretation", 0, 0),
+    *(15, "b" * 32, 4, 9, 4, 2, 5, 5, "planning", 1, "kit", 2, "read", "write", "shell", "no-shell"),
+    *(10, "c" * 32, 4, 9, 4, 0, 6, 6, "unknown", 0, 0),
+)
+FIRST_RECORDS = [
+    RequestRecord("a" * 32, 3, 7, 2, 1, 4, 3, "result_interpretation"),
+    RequestRecord("b" * 32, 4, 9, 4, 2, 5, 5, "planning", ("kit",), ("read", "write"), ("shell", "no-shell")),
+    RequestRecord("c" * 32, 4, 9, 4, 0, 6, 6, "unknown"),
+]
+
+
+@pytest.mark.parametrize("records", [FIRST_RECORDS, FIRST_RECORDS[::2]], ids=["mixed", "short"])
+def test_a_register_of_the_first_form_is_read(records: list[RequestRecord]) -> None:
+    """Sessions that a store kept in it go on: each record is found, as the one of its name or as one that still waits."""
+    value = FIRST_FORM if len(records) == 3 else (*FIRST_FORM[:11], *FIRST_FORM[-11:])
+    assert [find(value, record.name) for record in records] == records
+    assert find(value, "kit") is None
+    assert answered(_session(value, 4), "") == records[1:]
+    assert answered(_session(value, 9), "") == records[-1:]
+
+
+def test_a_register_of_the_first_form_is_written_in_the_new_one() -> None:
+    """What was kept stays, in its order, beside the new record."""
+    newest = RequestRecord("a" * 32, 5, 11, 5)
+    value = put(FIRST_FORM, newest)
+    made: RegisterValue | None = None
+    for record in (*FIRST_RECORDS[1:], newest):
+        made = put(made, record)
+    assert value == made
+
+
+def test_the_numbers_of_phases_stay() -> None:
+    """They stand in stored registers."""
+    texts = [str(put(None, RequestRecord("a" * 32, 1, phase=phase))[1]) for phase in PHASES]
+    assert texts == [f"[1,0,1,0,0,0,{number}]" for number in range(5)]

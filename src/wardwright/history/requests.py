@@ -6,8 +6,10 @@ its transcript. A reply to a request that is no longer known is never guessed at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
 
 from wardwright.errors import GovernanceUnavailable
 from wardwright.history.ledger import RegisterKey, RegisterValue, ScopeState
@@ -65,23 +67,26 @@ def capped(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
     """The record of that name."""
-    if value is None or (start := _start(value, name)) is None:
+    if value is None:
         return None
-    return _unpack(value, start)
+    kept = value if isinstance(value[0], str) else _rewritten(value)
+    if kept[-2] == name:  # as mostly, when a reply is judged
+        return _unpack(name, kept[-1])
+    names = kept[::2]
+    return _unpack(name, kept[2 * names.index(name) + 1]) if name in names else None
 
 
 def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
     """The register with this record as the newest; the oldest beyond the cap is forgotten."""
-    *head, bundles, repairing, stripped = record
-    newest = (*head, len(bundles), *bundles, len(repairing), *repairing, *stripped)
-    newest = (len(newest), *newest)
-    kept: Any = value or ()
-    start = _start(kept, record[0])
-    if start is not None:
-        kept = kept[:start] + kept[start + 1 + kept[start] :]
-    if len(kept) >= _STEP * MAX_REQUESTS and len(starts := _starts(kept)) >= MAX_REQUESTS:
-        kept = kept[starts[1 - MAX_REQUESTS] :]
-    return kept + newest
+    name = record[0]
+    if value is None:
+        return (name, _pack(record))
+    kept = value if isinstance(value[0], str) else _rewritten(value)
+    names = kept[::2]
+    if name in names:
+        at = 2 * names.index(name)
+        kept = kept[:at] + kept[at + 2 :]
+    return (*kept[_OTHERS:], name, _pack(record))
 
 
 def answered(session: ScopeState, name: str) -> list[RequestRecord]:
@@ -95,43 +100,51 @@ def answered(session: ScopeState, name: str) -> list[RequestRecord]:
         return [record]
     if value is None:
         return []
-    starts, turn = _starts(value), session.head.turn
-    return [_unpack(value, at) for at in starts if value[at + 2] == turn] or [_unpack(value, starts[-1])]
+    kept: Any = value if isinstance(value[0], str) else _rewritten(value)
+    waiting = f"[{session.head.turn},"
+    records = zip(kept[::2], kept[1::2], strict=True)
+    return [_unpack(one, text) for one, text in records if text.startswith(waiting)] or [_unpack(*kept[-2:])]
 
 
-# In the register every record stands behind its length. They are looked at in place, and only one that is asked for is unpacked.
+# The register is a name and a JSON array for every record. It is written with every request, so it is kept short: sixteen records
+# of the usual length stay below the thousand bytes that SQLite holds in one page.
 
-_LENGTH: Final = 10
-"""Scalars of a record without bundles and names, as nearly all of them are: the least a record has …"""
-_STEP: Final = 11
-"""… and with its length before it. If what stands at every such step is that length, each record begins where one ends."""
+_OTHERS: Final = 2 - 2 * MAX_REQUESTS
+"""From here on are those that stay beside a new one."""
+_PHASES: Final[tuple[str, ...]] = ("planning", "argument_repair", "result_interpretation", "loop_governance", "unknown")
+"""By the number that is stored for them: a new one goes to the end."""
+_NUMBERS: Final[Mapping[str, int]] = {phase: number for number, phase in enumerate(_PHASES)}
 
 
-def _starts(value: RegisterValue) -> Sequence[int]:
-    """Where the records begin, oldest first."""
-    if value[::_STEP].count(_LENGTH) * _STEP == len(value):
-        return range(0, len(value), _STEP)
+def _pack(record: Fields) -> str:
+    """All but the name. The turn comes first; bundles and tools only if there are any, as there are in few records."""
+    _, turn, news_from, news_turn, flags, words, first_word, phase, bundles, repairing, stripped = record
+    fields = (turn, news_from, turn - news_turn, flags, words, words - first_word, _NUMBERS.get(phase, phase))
+    if bundles or repairing or stripped:
+        return orjson.dumps((*fields, bundles, repairing, stripped)).decode()
+    return orjson.dumps(fields).decode()
+
+
+def _unpack(name: str, text: Any) -> RequestRecord:
+    fields: list[Any] = orjson.loads(text)
+    turn, news_from, news_age, flags, words, more_words, number = fields[:7]
+    phase: str = _PHASES[number] if isinstance(number, int) else number
+    names: Any = ((), (), ()) if len(fields) == 7 else map(tuple, fields[7:])
+    return RequestRecord._make(
+        (name, turn, news_from, turn - news_age, flags, words, words - more_words, phase, *names)
+    )
+
+
+def _rewritten(value: RegisterValue) -> RegisterValue:
+    """A register of the first form, in which a record was its length and its fields, in today's."""
     flat: Any = value
-    starts = [0]
-    while (start := starts[-1] + 1 + flat[starts[-1]]) < len(flat):
-        starts.append(start)
-    return starts
-
-
-def _start(value: RegisterValue, name: str) -> int | None:
-    """Where the record of that name begins."""
-    if value[::_STEP].count(_LENGTH) * _STEP == len(value):
-        names = value[1::_STEP]
-        return names.index(name) * _STEP if name in names else None
-    return next((start for start in _starts(value) if value[start + 1] == name), None)
-
-
-def _unpack(value: RegisterValue, start: int) -> RequestRecord:
-    flat: Any = value
-    end = start + 1 + flat[start]
-    if end == start + _STEP:
-        return RequestRecord._make((*flat[start + 1 : start + 9], (), (), ()))
-    bundles = start + 10 + flat[start + 9]
-    repairing = bundles + 1 + flat[bundles]
-    parts = flat[start + 10 : bundles], flat[bundles + 1 : repairing], flat[repairing:end]
-    return RequestRecord._make((*flat[start + 1 : start + 9], *parts))
+    kept: list[str] = []
+    start = 0
+    while start < len(flat):
+        end = start + 1 + flat[start]
+        bundles = start + 10 + flat[start + 9]
+        repairing = bundles + 1 + flat[bundles]
+        names = flat[start + 10 : bundles], flat[bundles + 1 : repairing], flat[repairing:end]
+        kept += flat[start + 1], _pack((*flat[start + 1 : start + 9], *names))
+        start = end
+    return tuple(kept)
