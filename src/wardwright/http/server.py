@@ -21,7 +21,6 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn, cast
 from urllib.parse import unquote
@@ -85,30 +84,50 @@ class Limits:
 class _Request:
     """One request and its answer. Made when its head is there; lives until the application has done with it."""
 
-    # What most requests never change stays here.
-    cut = False
-    """Its body will never be whole: the caller is gone, or sent what is no body."""
-    done = False
-    """The answer is whole."""
-    whole = False
-    """So is the request."""
-    size = 0
-    """Of what waits for the application."""
-    _told = False
-    _on_hang_up: Callable[[], None] | None = None
-    expects = False
-    """Its caller waits to be told before he sends the body."""
-    _start: Any = None
-    _begun = False
-    _chunked = False
-    _left: int | None = None
-    """Bytes of the body that the head promised and that have not come; None: until the connection ends."""
+    __slots__ = (
+        "__weakref__",
+        "_begun",
+        "_chunked",
+        "_left",
+        "_on_hang_up",
+        "_silent",
+        "_start",
+        "_told",
+        "connection",
+        "cut",
+        "done",
+        "expects",
+        "keep",
+        "pieces",
+        "scope",
+        "size",
+        "task",
+        "waiters",
+        "whole",
+    )
 
     def __init__(self, connection: _Connection, scope: Scope, keep: bool) -> None:
         self.connection = connection
         self.scope = scope
         self.keep = keep
         """Another request may follow on this connection."""
+        self.cut = False
+        """Its body will never be whole: the caller is gone, or sent what is no body."""
+        self.done = False
+        """The answer is whole."""
+        self.whole = False
+        """So is the request."""
+        self.size = 0
+        """Of what waits for the application."""
+        self.expects = False
+        """Its caller waits to be told before he sends the body."""
+        self._told = False
+        self._on_hang_up: Callable[[], None] | None = None
+        self._start: Any = None
+        self._begun = False
+        self._chunked = False
+        self._left: int | None = None
+        """Bytes of the body that the head promised and that have not come; None: until the connection ends."""
         self._silent = scope["method"] == "HEAD"
         """The body of the answer is not sent, whatever the application says."""
         self.pieces: list[bytes] = []
@@ -218,30 +237,34 @@ class _Request:
             connection.answered(self)
 
     def _head(self, status: int, headers: Sequence[tuple[bytes, bytes]], size: int, more: bool) -> bytes:
-        named = dict(headers)
-        promised = named.get(b"content-length")
-        further: tuple[bytes, ...] = ()
+        promised: bytes | None = None
+        lines = [_STATUS[status], self.connection.server.date]
+        for header in headers:
+            name = header[0]
+            if name == b"content-length":
+                promised = header[1]
+            line = _line(header)
+            # Names are the application's own; a value may be somebody's who would like to end the line. (LF, CR and NUL as numbers:
+            # to look for bytes in bytes costs ten times as much.)
+            if 10 in line or 13 in line or 0 in line or name in _OURS:
+                raise RuntimeError("the headers of the answer cannot be sent")
+            lines.append(line)
         if promised is not None and self.keep and status not in _BODILESS and not self.expects and not self._silent:
             self._left = int(promised)
         else:
-            further = self._framing(status, named, None if more else size)
-        # Names are the application's own; a value may be somebody's who would like to end the line. (LF, CR and NUL as numbers: to
-        # look for bytes in bytes costs ten times as much.)
-        said = b"".join(chain.from_iterable(headers))
-        if 10 in said or 13 in said or 0 in said or not _OURS.isdisjoint(named):
-            raise RuntimeError("the headers of the answer cannot be sent")
-        lines = (_STATUS[status], self.connection.server.date, *map(_line, headers), *further, b"", b"")
+            lines += self._framing(status, promised, None if more else size)
+        lines.append(b"\r\n")
         return b"\r\n".join(lines)
 
-    def _framing(self, status: int, named: dict[bytes, bytes], size: int | None) -> tuple[bytes, ...]:
+    def _framing(self, status: int, promised: bytes | None, size: int | None) -> tuple[bytes, ...]:
         """What the application did not say of how the answer ends."""
         further: tuple[bytes, ...] = ()
         bodiless = status in _BODILESS
         self._silent = self._silent or bodiless
         if self.expects and not self.whole:
             self.keep = False  # who was not told to go on may send a body or none
-        if b"content-length" in named:
-            self._left = int(named[b"content-length"])
+        if promised is not None:
+            self._left = int(promised)
         elif size is not None and not bodiless:
             self._left = size
             further = (b"content-length: %d" % size,)
@@ -299,20 +322,20 @@ class _Request:
 class _Connection(asyncio.Protocol):
     """One connection of a caller. Made when it is accepted."""
 
-    full = False
-    """More is written than the caller has read."""
-    gone = False
     transport: asyncio.Transport
-    _paused = False
-    _denied = 0
-    """The status with which nothing more is read."""
-    _length = b""
-    """Where an upgrade was asked for that nobody gives: how long the body is."""
-    _url = b""
-    _stalled = 0
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.full = False
+        """More is written than the caller has read."""
+        self.gone = False
+        self._paused = False
+        self._denied = 0
+        """The status with which nothing more is read."""
+        self._length = b""
+        """Where an upgrade was asked for that nobody gives: how long the body is."""
+        self._url = b""
+        self._stalled = 0
         self.loop = server.loop
         self._limits = server.limits
         # A cycle, cut in connection_lost.
@@ -411,10 +434,11 @@ class _Connection(asyncio.Protocol):
             path, url, query = self._target(url)
         else:
             path = url.decode()
+        version: str = parser.get_http_version()
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
-            "http_version": parser.get_http_version(),
+            "http_version": version,
             "method": parser.get_method().decode(),
             "scheme": "http",
             "path": path,
@@ -426,7 +450,11 @@ class _Connection(asyncio.Protocol):
             "server": self._server,
         }
         request = _Request(self, scope, parser.should_keep_alive())
-        if scope["http_version"] != "1.1" or not _ODD.isdisjoint(dict(headers)):
+        odd = version != "1.1"
+        for name, _ in headers:
+            if name in _ODD:
+                odd = True
+        if odd:
             self._odd(request, dict(headers))
         scope["extensions"] = {CALLER: request}
         self._incoming = request

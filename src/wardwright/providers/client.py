@@ -39,6 +39,7 @@ JOIN_BYTES: Final = 256 * 1024
 End: TypeAlias = Literal["complete", "broken", "closed"]
 """How the body of an answer ended; `closed`: by us, before its end."""
 
+_NONE: Final[Mapping[bytes, bytes]] = {}
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e\x80-\xff]*")
 _OURS: Final = frozenset(
@@ -63,22 +64,38 @@ def render_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 class NetworkResponse:
     """One answer from the network. Made by a pool when the headers are there; lets go of its connection at its end by itself."""
 
-    # What most answers never change stays here.
-    status = 0
-    content_encoding = b""
-    _on_end: Callable[[End], None] | None = None
-    _named: Mapping[bytes, bytes] = {}
-    _headers: dict[str, str] | None = None
-    _size = 0
-    _limit = -1
-    _complete = False
-    _failure: ProviderFailed | None = None
+    __slots__ = (
+        "_complete",
+        "_connection",
+        "_deadline",
+        "_failure",
+        "_headers",
+        "_idle",
+        "_limit",
+        "_named",
+        "_on_end",
+        "_pieces",
+        "_size",
+        "_until",
+        "_waiter",
+        "content_encoding",
+        "status",
+    )
 
     def __init__(self, connection: _Connection, until: float, idle: float, deadline: float | None) -> None:
         self._connection: _Connection | None = connection
         self._until = until
         self._idle = idle
         self._deadline = deadline
+        self.status = 0
+        self.content_encoding = b""
+        self._on_end: Callable[[End], None] | None = None
+        self._named: Mapping[bytes, bytes] = _NONE
+        self._headers: dict[str, str] | None = None
+        self._size = 0
+        self._limit = -1
+        self._complete = False
+        self._failure: ProviderFailed | None = None
         self._pieces: list[bytes] = []
         self._waiter: asyncio.Future[None] = connection.loop.create_future()
 
@@ -496,6 +513,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
 
+_HEAD: Final = b"%b HTTP/1.1\r\nhost: %b\r\n%baccept-encoding: identity\r\ncontent-length: %d\r\n\r\n"
 _LATE: Final = "the provider did not answer in time"
 _NO_ANSWER: Final = "the provider closed the connection without an answer"
 _SIZED: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -565,9 +583,8 @@ class Pool:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        target = f"{method} {path} HTTP/1.1\r\nhost: ".encode()
-        length = b"accept-encoding: identity\r\ncontent-length: %d\r\n\r\n" % len(body)
-        head = b"".join((target, self._authority, b"\r\n", headers, length))
+        target = f"{method} {path}".encode()
+        head = _HEAD % (target, self._authority, headers, len(body))
         connection = self._kept() or await self._acquire(timeout, deadline, loop)
         while True:
             until = loop.time() + timeout
