@@ -215,17 +215,18 @@ def applied(state: ScopeState, change: ScopeDelta) -> ScopeState:
     """One scope after a commit of what changes in it."""
     version, _, registers, ledger = state
     changes: dict[RegisterKey, Any] = change.registers
-    if None in changes.values():
-        mutation = registers.mutate()
-        for key, value in changes.items():
-            if value is None:
-                mutation.pop(key, None)
-            else:
-                mutation[key] = value
-        registers = mutation.finish()
-    else:
-        registers = registers.update(changes)
-    return ScopeState(version + 1, change.head, registers, ledger.update(change.ledger))
+    if changes:
+        if None in changes.values():
+            mutation = registers.mutate()
+            for key, value in changes.items():
+                if value is None:
+                    mutation.pop(key, None)
+                else:
+                    mutation[key] = value
+            registers = mutation.finish()
+        else:
+            registers = registers.update(changes)
+    return ScopeState._make((version + 1, change.head, registers, ledger.update(change.ledger)))
 
 
 def dump_head(head: Head) -> dict[str, Any]:
