@@ -16,7 +16,7 @@ import orjson
 from wardwright.errors import WireError, raised_at
 from wardwright.exchange import FAILED, Exchange, Header, Inbound
 from wardwright.http import guard
-from wardwright.http.auth import Principal
+from wardwright.http.auth import CLAIM_HEADERS, Principal
 from wardwright.http.service import Service
 from wardwright.wire import anthropic, body, edit, responses
 from wardwright.wire.growth import Given, Transcripts
@@ -58,8 +58,46 @@ _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _APPROVAL: Final = "x-wardwright-approval"
 _BEGINNING: Final = 1024
 
-log = logging.getLogger("wardwright")
 _BETA: Final = "anthropic-beta"
+
+log = logging.getLogger("wardwright")
+
+
+class _Names(dict[bytes, str]):
+    """Names of headers as text: to look one up costs less than to decode it. Never grows: callers choose names."""
+
+    def __missing__(self, name: bytes) -> str:
+        return name.decode("latin-1")
+
+
+_NAMES: Final = _Names(
+    (name.encode(), name)
+    for name in (
+        *CLAIM_HEADERS.values(),
+        _APPROVAL,
+        _BETA,
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "anthropic-version",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "user-agent",
+        "x-api-key",
+        "x-stainless-arch",
+        "x-stainless-async",
+        "x-stainless-lang",
+        "x-stainless-os",
+        "x-stainless-package-version",
+        "x-stainless-read-timeout",
+        "x-stainless-retry-count",
+        "x-stainless-runtime",
+        "x-stainless-runtime-version",
+    )
+)
 
 
 class Sink:
@@ -120,7 +158,7 @@ class App:
         return self._model(wire, scope, receive, send)
 
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {_NAMES[name]: value.decode("latin-1") for name, value in scope["headers"]}
         limits = self.gateway.live.deployment.limits
         sink = Sink(send, guard.cors(headers, self.service.hosts) if "origin" in headers else ())
         refusal = guard.check(scope, headers, self.service.hosts, limits.header_bytes)
@@ -210,7 +248,7 @@ class App:
             message = f"There is no model '{turn.model[:64]}' here. Known: {', '.join(known) or 'none'}."
             await self._told(wire, sink, Refusal(404, "not_found_error", "model_not_found", message))
             return
-        notes = self.service.authenticator.refused_claims(principal, headers)
+        notes = self.service.authenticator.refused_claims(principal, headers) if principal.refused else ()
         trusted = False
         if turn.claims is not None:
             trust = self.service.authenticator.trust(principal, headers, raw, peer)

@@ -14,18 +14,19 @@ TRIAL_SECONDS: Final = 120.0
 class Breaker:
     """One per provider and model. Lives as long as its provider."""
 
-    __slots__ = ("_failures", "_limit", "_open_seconds", "_open_until", "_trial_since")
+    __slots__ = ("_limit", "_open_seconds", "_open_until", "_trial_since", "failures")
 
     def __init__(self, failures: int, open_seconds: float) -> None:
         self._limit = failures
         self._open_seconds = open_seconds
-        self._failures = 0
+        self.failures = 0
+        """On end. While there are none, whoever enters or succeeds need not say so: nothing would change."""
         self._open_until = 0.0
         self._trial_since: float | None = None
 
     def blocked(self, now: float) -> bool:
         """Whether a request would be held back. Changes nothing."""
-        if self._failures < self._limit:
+        if self.failures < self._limit:
             return False
         trial = self._trial_since
         return now < self._open_until or (trial is not None and now < trial + TRIAL_SECONDS)
@@ -36,7 +37,7 @@ class Breaker:
 
     def enter(self, now: float) -> bool:
         """Lets a request through, or not. Whoever entered tells how it went."""
-        if self._failures < self._limit:
+        if self.failures < self._limit:
             return True
         if self.blocked(now):
             return False
@@ -47,16 +48,16 @@ class Breaker:
         """An answer has begun. A trial ends well with that; the next failure opens again."""
         if self._trial_since is not None:
             self._trial_since = None
-            self._failures = self._limit - 1
+            self.failures = self._limit - 1
 
     def succeed(self) -> None:
-        self._failures = 0
+        self.failures = 0
         self._trial_since = None
 
     def fail(self, now: float) -> None:
-        self._failures = min(self._failures + 1, self._limit)
+        self.failures = min(self.failures + 1, self._limit)
         self._trial_since = None
-        if self._failures >= self._limit:
+        if self.failures >= self._limit:
             self._open_until = now + self._open_seconds
 
     def leave(self) -> None:

@@ -610,9 +610,11 @@ class Pool:
 
     def _kept(self) -> _Connection | None:
         """The connection that was used last: the others may then be given up for being idle."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable:
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            transport = connection._transport
+            if transport is not None and not transport.is_closing():
                 return connection
         return None
 

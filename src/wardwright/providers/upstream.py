@@ -156,20 +156,22 @@ class Upstream:
         attempt = 0
         failed: ProviderFailed | None = None
         while True:
-            now = self._now()
-            if not breaker.enter(now):
-                raise failed or _held_back(breaker.wait(now))
+            if breaker.failures:
+                now = self._now()
+                if not breaker.enter(now):
+                    raise failed or _held_back(breaker.wait(now))
             try:
                 response = await self._pool.request(
                     "POST", path, head, body, timeout=seconds, idle=seconds, deadline=deadline
                 )
                 if 200 <= response.status < 300:
-                    if response.content_encoding in (b"", b"identity"):
-                        breaker.answered()
-                        if response.complete:
-                            breaker.succeed()
-                        else:
+                    if not response.content_encoding or response.content_encoding == b"identity":
+                        if breaker.failures:
+                            breaker.answered()
+                        if not response.complete:
                             response.watch(partial(self._ended, breaker))
+                        elif breaker.failures:
+                            breaker.succeed()
                         return response
                     response.close()
                     failed = ProviderFailed(
