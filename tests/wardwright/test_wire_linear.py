@@ -50,3 +50,16 @@ def test_patterns_too_big_for_one_pass_are_tried_one_by_one() -> None:
     patterns = PatternSet([*big, ("secret", True)])
     assert patterns._set is None
     assert patterns.search("a SECRET") == [5]
+
+
+@pytest.mark.parametrize(
+    "patterns", [["a.b", "needle"], ["^needle", "a$"], [r"\bneedle\b", r"a\sb"], ["a*"], ["[^x]y"]]
+)
+def test_several_texts_have_the_hits_of_each(patterns: list[str]) -> None:
+    """What is found in several texts is what is found in any one of them, and nothing that only begins in one and ends in another."""
+    together = PatternSet([(pattern, False) for pattern in patterns])
+    pieces = ["", "a", "b", "needle", "nee", "dle", "ba", "axb", "y", "a b", "\ud800"]
+    hits = {piece: set(together.search(piece)) if piece else set[int]() for piece in pieces}
+    for first in pieces:
+        for second in pieces:
+            assert together.search_all([first, second]) == hits[first] | hits[second]

@@ -941,7 +941,8 @@ def _texts(run: Run, rules: RuleSet) -> None:
                     _guarded(run, rule, -1, _plain)
     kept = tuple(sorted(old.union(hits))) if hits or old else ()
     if main:
-        run.text_hits = kept
+        if kept:
+            run.text_hits = kept
     else:
         run.session.put(("texts", rules.text_hash), (observed.transcript_digest, *kept))
 
