@@ -668,21 +668,26 @@ class Observer:
 
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         _, head, registers, ledger = session
-        items, now = turn.items, head.turn
-        own, first, whole = _read(turn, head.prefix_length, key)
+        # At once: a field that is read by its name costs as much as a dozen of these.
+        (
+            now, _, prefix_length, prefix_digest, _, _, surface_digest, _, _, last_ids, _, _, _, _,
+            _, last_digest, _, last_news_turn, asked_turn, changed, _, unanswered,
+        ) = head  # fmt: skip
+        items = turn.items
+        own, first, whole = _read(turn, prefix_length, key)
         names = None if own else _names(items, key)
-        known = head.prefix_length if first and first == head.prefix_digest else 0
+        known = prefix_length if first and first == prefix_digest else 0
         tail = _tail(items)
         surface = self.surface(turn.tools)
         seen = Observed([], surface, known, whole, turn, key)
-        if head.last_digest == whole:
+        if last_digest == whole:
             seen.retry = True
-        if surface.digest != head.surface_digest or head.changed:
+        if surface.digest != surface_digest or changed:
             self._pin(session, seen)
         start = _start(items, head, known, tail) if known else 0
         # What came since the last released reply, or with this very request before, is still to be judged.
-        waiting = head.asked_turn == now
-        news_turn = head.news_turn if waiting else now if not known else now + 1
+        waiting = asked_turn == now
+        news_turn = last_news_turn if waiting else now if not known else now + 1
         seen.news_from = start
         seen.news_turn = news_turn if news_turn < now else now
         requests = registers.get(REQUESTS)
@@ -693,7 +698,7 @@ class Observer:
             seen.news_from = max(start, before.news_from)
         news_from = seen.news_from
         # Words that no released reply has answered are said again with every retry.
-        words_from = min(head.words_from, known) if waiting else known
+        words_from = min(unanswered, known) if waiting else known
         seen.words_from = len(items)
         calls: dict[str, CallItem] = {}
         digests: dict[str, str] = {}
@@ -703,7 +708,7 @@ class Observer:
         unseen = met_passed = False
         learnt, facts = seen.ledger, seen.facts
         repairing: dict[str, ToolFact | None] = {}
-        for index in range(min(start, words_from), len(items)):
+        for index in range(start if start < words_from else words_from, len(items)):
             item = items[index]
             if isinstance(item, CallItem):
                 call_id = item.id if names is None else names[index]
@@ -808,7 +813,7 @@ class Observer:
                     if index < known:
                         counts = waits
                     else:
-                        counts = known > 0 or not head.prefix_length or (met_known and (waits or entry is None))
+                        counts = known > 0 or not prefix_length or (met_known and (waits or entry is None))
                     if entry is None or (counts and not waits):
                         learnt[name] = _entry(("observed", "", "", now if counts else -1, False, False))
                     if counts:
@@ -864,12 +869,12 @@ class Observer:
                 raise TypeError(f"unknown item {type(item).__name__}")
         if unseen:
             seen.notes.append("unseen_prefix")
-        if head.prefix_length and not known and items:
-            missing = [call_id for call_id in head.last_ids if call_id not in calls]
+        if prefix_length and not known and items:
+            missing = [call_id for call_id in last_ids if call_id not in calls]
             seen.notes.append("omitted" if missing else "branched")
         if user_turns:
             seen.user_turns = tuple(user_turns)
-        if any(repairing.values()):
+        if repairing and any(repairing.values()):
             seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
         if seen.repairing or turn.caller.claimed_session_id:
             self._inferred(turn, seen, repairing.values())
@@ -1215,7 +1220,7 @@ class Observer:
                 seen.phase = "result_interpretation"
             elif not isinstance(item, TextItem):
                 raise TypeError(f"unknown item {type(item).__name__}")
-        if any(repairing.values()):
+        if repairing and any(repairing.values()):
             seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
         return seen
 
