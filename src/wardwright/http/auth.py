@@ -526,7 +526,7 @@ _Verifier: TypeAlias = tuple[str, Callable[[bytes, bytes], bool]]
 
 
 def _bearer(value: str) -> str | None:
-    if not value.startswith("Bearer ") and value[:7].lower() != "bearer ":
+    if value[:7] != "Bearer " and value[:7].lower() != "bearer ":
         return None
     return value[7:].strip()
 
