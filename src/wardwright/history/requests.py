@@ -127,11 +127,15 @@ def _pack(record: Fields) -> str:
 
 def _unpack(name: str, text: Any) -> RequestRecord:
     fields: list[Any] = orjson.loads(text)
-    turn, news_from, news_age, flags, words, more_words, number = fields[:7]
+    bundles = repairing = stripped = ()
+    if len(fields) > 7:
+        bundles, repairing, stripped = map(tuple, fields[7:])
+        del fields[7:]
+    turn, news_from, news_age, flags, words, more_words, number = fields
     phase: str = _PHASES[number] if isinstance(number, int) else number
-    names: Any = ((), (), ()) if len(fields) == 7 else map(tuple, fields[7:])
+    news_turn, first_word = turn - news_age, words - more_words
     return RequestRecord._make(
-        (name, turn, news_from, turn - news_age, flags, words, words - more_words, phase, *names)
+        (name, turn, news_from, news_turn, flags, words, first_word, phase, bundles, repairing, stripped)
     )
 
 
