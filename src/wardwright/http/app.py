@@ -141,7 +141,7 @@ class Sink:
 
 
 class App:
-    """The ASGI application. `others` serves whatever is no model's request."""
+    """The ASGI application. `others` serves whatever is no model's request. Made in the event loop that runs it."""
 
     def __init__(self, service: Service, others: AsgiApp) -> None:
         self.service = service
@@ -150,6 +150,7 @@ class App:
         self._under_way = 0
         self._of_principal: dict[str, int] = {}
         self._transcripts = Transcripts()
+        self._loop = asyncio.get_running_loop()  # asking for it is a system call
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         wire = PATHS.get(scope["path"]) if scope["type"] == "http" else None
@@ -260,7 +261,7 @@ class App:
             # What it switches on stands in the body, field by field, and was read there.
             inbound.forwarded = ((_BETA, beta),)
         exchange = Exchange(gateway, inbound, sink, live, part)
-        attendance = _Attendance(exchange, receive, sender, limits.keep_alive_ms / 1000, stream=turn.stream)
+        attendance = _Attendance(exchange, receive, sender, limits.keep_alive_ms / 1000, turn.stream, self._loop)
         if not turn.stream:
             await attendance.run()
             return
@@ -328,14 +329,20 @@ class _Attendance:
     )
 
     def __init__(
-        self, exchange: Exchange, receive: Receive, sender: Caller | None, quiet: float, *, stream: bool
+        self,
+        exchange: Exchange,
+        receive: Receive,
+        sender: Caller | None,
+        quiet: float,
+        stream: bool,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._exchange = exchange
         self._receive = receive
         self._quiet = quiet
         self._stream = stream
         self._gone = False
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = loop
         self._task: asyncio.Task[Any] | None = asyncio.current_task(loop)
         self._watching: asyncio.Task[None] | None = None
         self._comment: asyncio.Task[None] | None = None
