@@ -306,7 +306,10 @@ class _Request:
         if connection.gone:
             return
         if not self._begun:
-            connection.transport.write(_plain(400 if self.cut else 500, connection.server.date))
+            told = _plain(400 if self.cut else 500, connection.server.date)
+            if self.scope["method"] == "HEAD":
+                told = told[: told.index(b"\r\n\r\n") + 4]
+            connection.transport.write(told)
             connection.answered(self)
         elif self._left is None and not self._chunked:
             connection.reset()
@@ -450,7 +453,7 @@ class _Connection(asyncio.Protocol):
             "server": self._server,
         }
         request = _Request(self, scope, parser.should_keep_alive())
-        odd = version != "1.1"
+        odd = version != "1.1" or scope["method"] == "CONNECT"
         for name, _ in headers:
             if name in _ODD:
                 odd = True
@@ -466,10 +469,11 @@ class _Connection(asyncio.Protocol):
             self._pause()
 
     def on_body(self, data: bytes) -> None:
-        self._bytes = self._age = 0
+        self._bytes = 0
         request = self._incoming
         if request is None or request.done:
-            return  # nobody wants it
+            return  # nobody wants it; W4: nor does it buy time
+        self._age = 0
         request.pieces.append(data)
         request.size += len(data)
         if request.waiters:
@@ -507,6 +511,10 @@ class _Connection(asyncio.Protocol):
         coding = named.get(b"transfer-encoding")
         if version not in ("1.0", "1.1"):
             self._deny(505)
+        # W2: behind the head of a tunnel there is no request, and of several codings only the last would be looked at.
+        names = [name for name, _ in request.scope["headers"]]
+        if request.scope["method"] == "CONNECT" or names.count(b"transfer-encoding") > 1:
+            self._deny(400)
         if coding is not None and (version == "1.0" or coding.strip().lower() != b"chunked"):
             self._deny(400)  # W2
         if version == "1.0":
@@ -601,15 +609,15 @@ class _Connection(asyncio.Protocol):
         """What was written is sent first. A caller who may still be sending is listened to a little longer, or the network would take
         his own unread bytes for a reason to throw away our last words."""
         self._age = 0
+        self._patience = self._limits.stalled
         if self.transport.is_closing():
-            return
+            return  # W4: he has ended his side, and may read nothing of what is still to be sent
         if self._parser is None or self._incoming is not None:
             self._parser = None
             self._patience = self._limits.linger
             self.resume()
             self.transport.write_eof()
         else:
-            self._patience = self._limits.stalled
             self.transport.close()
 
     def reset(self) -> None:

@@ -158,6 +158,13 @@ class Application:
         message = await receive()
         await send({"type": "http.response.body", "body": message["body"]})
 
+    async def tail(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": PLAIN})
+        await send({"type": "http.response.body", "body": bytes(60_000), "more_body": True})
+        self.written += 1
+        await self.go.wait()
+        await send({"type": "http.response.body"})
+
     async def slow(self, scope: Any, receive: Any, send: Any) -> None:
         await self.go.wait()
         await self.echo(scope, receive, send)
@@ -231,6 +238,7 @@ def played(
     limits: Limits | None = None,
     *,
     drain: float = 5.0,
+    send_buffer: int = 0,
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
 ) -> Application:
     """A server for one story; it is stopped behind it."""
@@ -239,6 +247,8 @@ def played(
         application = Application()
         server = Server(application, limits)
         sockets = bind("127.0.0.1", 0)
+        if send_buffer:
+            sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         ready = asyncio.Event()
         serving = asyncio.ensure_future(server.serve(sockets, drain=drain, ready=ready.set))
         await asyncio.wait([serving, asyncio.ensure_future(ready.wait())], return_when="FIRST_COMPLETED")
@@ -453,6 +463,7 @@ def test_a_connection_ends_when_the_caller_says_so() -> None:
         HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         HEAD + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
         HEAD + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         HEAD + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
         HEAD + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n",
         HEAD + b"x: a\r\n b\r\n\r\n",
@@ -487,6 +498,7 @@ def test_what_could_be_read_in_two_ways_is_refused(sent: bytes) -> None:
         (b"GET /echo HTTP/2.0\r\n\r\n", 505),
         (b"GET /echo HTTP/0.9\r\n\r\n", 505),
         (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT /odd HTTP/1.1\r\n\r\n", 400),
     ],
 )
 def test_what_is_not_spoken_here_is_refused(sent: bytes, status: int) -> None:
@@ -579,6 +591,20 @@ def test_a_body_that_stops_coming_ends_as_if_the_caller_had_left() -> None:
     played(story, SOON)
 
 
+def test_a_body_that_nobody_wants_buys_no_time() -> None:
+    """W4: the rest of it has its ticks as a whole, however steadily it comes."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"POST /early HTTP/1.1\r\ncontent-length: 999999999999\r\n\r\n")
+        assert (await caller.answer())[0] == 413
+        ended = asyncio.ensure_future(caller.rest())
+        while not ended.done():
+            await caller.send(b"a", b"b")
+        assert await ended == b""
+
+    played(story, SOON)
+
+
 def test_an_idle_connection_is_closed() -> None:
     """W4: after its answer."""
     assert statuses(exchanged(b"GET /odd HTTP/1.1\r\n\r\n")) == [529]
@@ -596,6 +622,27 @@ def test_a_caller_who_reads_nothing_is_waited_for_only_so_long() -> None:
             await asyncio.sleep(0)
 
     assert played(story, SOON).told == ["lifespan.startup", "GET /flood", "lifespan.shutdown"]
+
+
+def test_a_caller_who_ended_his_side_is_waited_for_only_so_long() -> None:
+    """W4: also when too little is left to be written for the application to wait."""
+
+    async def story(stage: Stage) -> None:
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect(("127.0.0.1", stage.port))
+            one.send(b"GET /tail HTTP/1.1\r\nconnection: close\r\n\r\n")
+            while not stage.application.written:
+                await asyncio.sleep(0)
+            one.shutdown(socket.SHUT_WR)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            stage.application.go.set()
+            while stage.server.connections:
+                await asyncio.sleep(0)
+            assert not stage.server.running
+
+    played(story, SOON, send_buffer=4096)
 
 
 def test_an_application_waits_for_a_caller_who_reads_slowly() -> None:
@@ -730,6 +777,13 @@ def test_an_error_is_told_without_its_words(caplog: pytest.LogCaptureFixture) ->
     [record] = caplog.records
     assert (record.message, record.__dict__["error"]) == ("request failed", "ValueError")
     assert "sk-secret" not in str(record.__dict__)
+
+
+def test_an_error_behind_a_head_has_no_body() -> None:
+    """As no answer to it has."""
+    raw = exchanged(b"HEAD /fail HTTP/1.1\r\n\r\n")
+    assert statuses(raw) == [500]
+    assert raw.endswith(b"\r\n\r\n")
 
 
 @pytest.mark.parametrize("path", [b"leave", b"short", b"split"])
