@@ -24,7 +24,7 @@ EXTRAS_browser := [openai,asteval]
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run docs test test-heavy test-all check bench constraints clean distclean postgres podman chromium python-is-new-enough
+.PHONY: help setup run docs test test-heavy test-all check bench constraints clean distclean prepared postgres podman chromium python-is-new-enough
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ docs: build/envs/docs/.installed ## build the documentation as a site, build/sit
 
 test: setup ## run the tests that need nothing but Python (under 5 minutes)
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not heavy" $(PYTEST_ARGS)
+
+# What the heavy tests need, one after the other: two installs of Debian's packages at once would refuse each other.
+prepared: setup postgres podman chromium $(ENVIRONMENTS:%=build/envs/%/.installed)
 
 test-heavy: setup postgres podman ## run the tests that need servers or outside programs; a skipped one fails
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m heavy --no-skips $(PYTEST_ARGS)
