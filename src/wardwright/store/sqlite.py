@@ -238,6 +238,8 @@ class SqliteStore:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'full' else 'NORMAL'}")
         connection.execute("PRAGMA cache_size = -16384")
+        # What a statement would need to undo itself, small here, would else be written to a file of its own.
+        connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         # A backstop: the upkeep thread checkpoints long before.
         connection.execute("PRAGMA wal_autocheckpoint = 65536")
