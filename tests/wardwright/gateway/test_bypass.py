@@ -155,16 +155,6 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         yield gateway
 
 
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
-
-
 @pytest.fixture(params=[one.name for one in DENIALS])
 def denial(request: pytest.FixtureRequest) -> Denial:
     return BY_NAME[request.param]

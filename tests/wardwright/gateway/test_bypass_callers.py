@@ -11,7 +11,7 @@ import pytest
 from wardwright.keys import hash_key
 from wardwright.wire.turn import WireName
 
-from .arena import CANARY, WIRES, Arena, asked, called, calls_of, goes_on, opened, refused, said, silent, whole
+from .arena import CANARY, Arena, asked, called, calls_of, goes_on, opened, refused, said, silent, whole
 
 STATUS = "wardwright_policy_cache_status"
 TARGETS = "targets: [{model: first, provider: double, context_window: 1000000}]"
@@ -56,16 +56,6 @@ def key(name: str, **more: str) -> dict[str, str]:
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     with opened(tmp_path_factory.mktemp("callers"), CONFIG) as gateway:
         yield gateway
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
 
 
 # Who

@@ -15,7 +15,6 @@ from wardwright.wire.turn import WireName
 from .arena import (
     CANARY,
     PATH,
-    WIRES,
     Answer,
     Arena,
     Raw,
@@ -54,16 +53,6 @@ models:
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     with opened(tmp_path_factory.mktemp("races"), CONFIG) as gateway:
         yield gateway
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
 
 
 def at_once(arena: Arena, wire: WireName, bodies: list[Any], session: str) -> list[Answer]:

@@ -12,7 +12,7 @@ import pytest
 
 from wardwright.wire.turn import WireName
 
-from .arena import CANARY, PATH, WIRES, Arena, Raw, asked, calls_of, opened, refused, said, silent, whole
+from .arena import CANARY, PATH, Arena, Raw, asked, calls_of, opened, refused, said, silent, whole
 from .loopback import streamed
 
 CONFIG = """
@@ -33,16 +33,6 @@ MODELS = ("deny", "block")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     with opened(tmp_path_factory.mktemp("replies"), CONFIG) as gateway:
         yield gateway
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
 
 
 @pytest.fixture(params=MODELS)

@@ -9,7 +9,7 @@ import pytest
 
 from wardwright.wire.turn import WireName
 
-from .arena import CANARY, WIRES, Arena, asked, calls_of, goes_on, opened, refused, said, silent, whole
+from .arena import CANARY, Arena, asked, calls_of, goes_on, opened, refused, said, silent, whole
 
 CONFIG = """
 providers: {double: {kind: openai, base_url: "http://127.0.0.1:9/v1"}}
@@ -61,16 +61,6 @@ models:
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     with opened(tmp_path_factory.mktemp("rounds"), CONFIG) as gateway:
         yield gateway
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
 
 
 def approve(arena: Arena, handle: str) -> None:
