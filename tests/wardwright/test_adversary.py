@@ -26,11 +26,8 @@ from wardwright.history import (
     ledger_keys,
     load_head,
 )
-from wardwright.policy.compile import Plan
-from wardwright.policy.rules import Ruling
 from wardwright.wire.turn import (
     Caller,
-    CallItem,
     DeclaredTool,
     Gate,
     HostedCallItem,
@@ -43,45 +40,8 @@ from wardwright.wire.turn import (
     Usage,
 )
 
+from .judged_session import Session, call, result, said, user
 from .oracle import Oracle
-
-
-class Session:
-    """One caller under one plan, gate after gate."""
-
-    def __init__(self, text: str) -> None:
-        self.plan: Plan = compile_plan(load_config(text))
-        self.registers = Registers(key=b"k")
-        self.now = 1_000_000_000
-
-    def go(self, gate: Gate, items: Sequence[Item], session: str = "s", person: str = "", **more: Any) -> Ruling:
-        turn = Turn(gate, "chat_completions", "m", items, caller=Caller(session_id=session, user=person), **more)
-        ruling, delta = govern(self.plan, self.registers, turn, self.now)
-        self.registers = apply(self.registers, delta)
-        return ruling
-
-    def request(self, *items: Item, **more: Any) -> Ruling:
-        return self.go("request", items, **more)
-
-    def reply(self, *items: Item, **more: Any) -> Ruling:
-        return self.go("reply", items, **more)
-
-
-def user(text: str) -> TextItem:
-    return TextItem("user", text)
-
-
-def said(text: str) -> TextItem:
-    return TextItem("assistant", text)
-
-
-def call(call_id: str, name: str, arguments: str = "{}") -> CallItem:
-    return CallItem(call_id, name, arguments)
-
-
-def result(call_id: str, content: str = "ok", is_error: bool | None = None) -> ResultItem:
-    return ResultItem(call_id, content, is_error)
-
 
 NO_SHELL = """
 governance:

@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from wardwright import compile_plan, govern, load_config
-from wardwright.history import Registers, apply
-from wardwright.policy.compile import Plan
+from wardwright import compile_plan, load_config
 from wardwright.policy.rules import Ruling
 from wardwright.wire.turn import (
-    Caller,
-    CallItem,
     DeclaredTool,
-    Gate,
     HostedCallItem,
     HostedResultItem,
     Item,
-    ResultItem,
-    TextItem,
     ToolChoice,
-    Turn,
     Usage,
 )
 
-
-class Session:
-    """One caller under one plan, gate after gate."""
-
-    def __init__(self, text: str) -> None:
-        self.plan: Plan = compile_plan(load_config(text))
-        self.registers = Registers(key=b"k")
-        self.now = 1_000_000_000
-
-    def go(self, gate: Gate, items: Sequence[Item], session: str = "s", **more: Any) -> Ruling:
-        turn = Turn(gate, "chat_completions", "m", items, caller=Caller(session_id=session), **more)
-        ruling, delta = govern(self.plan, self.registers, turn, self.now)
-        self.registers = apply(self.registers, delta)
-        return ruling
-
-    def request(self, *items: Item, **more: Any) -> Ruling:
-        return self.go("request", items, **more)
-
-    def reply(self, *items: Item, **more: Any) -> Ruling:
-        return self.go("reply", items, **more)
-
-
-def user(text: str) -> TextItem:
-    return TextItem("user", text)
-
-
-def said(text: str) -> TextItem:
-    return TextItem("assistant", text)
-
-
-def call(call_id: str, name: str, arguments: str = "{}") -> CallItem:
-    return CallItem(call_id, name, arguments)
-
-
-def result(call_id: str, content: str = "ok", is_error: bool | None = None) -> ResultItem:
-    return ResultItem(call_id, content, is_error)
+from .judged_session import Session, call, result, said, user
 
 
 def rules(*lines: str, machine: str = "") -> str:
