@@ -43,7 +43,7 @@ from wardwright.errors import (
 )
 from wardwright.gates import NOTHING, TRIES, Gates, Keep, Kept, Verdict
 from wardwright.gateway import passes
-from wardwright.history import EMPTY_SCOPE, ReceiptRow, RegisterKey, ScopeState, scope_key
+from wardwright.history import EMPTY_SCOPE, ReceiptRow, RegisterKey, scope_key
 from wardwright.keys import Keyring, SealBroken
 from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay
@@ -60,7 +60,7 @@ from wardwright.wire import anthropic, body, chat_completions, edit, responses, 
 from wardwright.wire.edit import Change, Splice, SplicedCall, ToolAnswer
 from wardwright.wire.growth import Given
 from wardwright.wire.refusal import Refusal, RefusalKind
-from wardwright.wire.turn import Caller, CallItem, ResultItem, TextItem, Turn, Usage, WireName
+from wardwright.wire.turn import Caller, CallItem, ResultItem, TextItem, Turn, WireName
 
 log = logging.getLogger("wardwright")
 
@@ -69,6 +69,8 @@ SPLICES: Final[RegisterKey] = ("gateway", "splices")
 HELD: Final[RegisterKey] = ("gateway", "held")
 """Handles of what the session has waiting, so that a session without any looks for none."""
 ANYWHERE: Final = Route()
+_UNMEDIATED: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 MAX_SPLICES: Final = 64
 MAX_HELD: Final = 16
 MAX_ASIDE: Final = 16
@@ -210,16 +212,16 @@ class _Reply:
         turn: Turn,
         target: Target,
         elapsed_ms: int,
-        *,
-        held: bool = False,
+        held: Held | None = None,
     ) -> None:
-        self._relay = None if isinstance(said, dict) else said
-        self._body = said if isinstance(said, dict) else None
+        whole = isinstance(said, dict)
+        self._relay = None if whole else said
+        self._body = said if whole else None
         self.turn = turn
         self.target = target
         self.elapsed_ms = elapsed_ms
         self.held = held
-        """It was held for an approval that has come; nobody was asked again."""
+        """The approval it was held for, which has come; nobody was asked again."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -231,80 +233,127 @@ class _Reply:
 
 
 class Exchange:
-    """Lives one request. What most requests never change stands in the class."""
+    """Lives one request."""
 
-    receipt_id: str = ""
-    started: bool = False
-    """Something was sent: a refusal can only be an event now."""
-    mediated: Mapping[str, Any] = MappingProxyType({})
-    selected: str = ""
-    kept: Kept = NOTHING
-    """The last that was made with a receipt: committed or not, it says."""
-    relay: Relay | None = None
-    injected: frozenset[str] = frozenset()
-    hidden: frozenset[str] = frozenset()
-    shown: frozenset[str] = frozenset()
-    splices: tuple[Splice, ...] = ()
-    request_digest: str = ""
-    key: bytes = b""
-    """The session's digest key."""
-    decided: str = ""
-    """What an operator said to this request when it came before: pending or rejected."""
-    stopped: str = ""
-    """Why an operator's stop refuses the reply."""
-    session: ScopeState = EMPTY_SCOPE
-    """What it was before this request."""
-    route: Route = ANYWHERE
-    """Within which targets are chosen: what the request's ruling allows, and every reply's since."""
-    asked: int = 0
-    """How often a provider was asked."""
+    __slots__ = (
+        "asked",
+        "attempts",
+        "decided",
+        "gateway",
+        "granted",
+        "held",
+        "hidden",
+        "inbound",
+        "injected",
+        "judged",
+        "kept",
+        "key",
+        "lifted",
+        "live",
+        "loop",
+        "mediated",
+        "part",
+        "receipt_id",
+        "relay",
+        "reply",
+        "request_digest",
+        "rounds",
+        "route",
+        "runs",
+        "selected",
+        "session",
+        "settings",
+        "shown",
+        "sink",
+        "splices",
+        "started",
+        "step",
+        "stopped",
+    )
 
-    def __init__(self, gateway: Gateway, inbound: Inbound, sink: Sink, live: Live, part: ModelPlan) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        inbound: Inbound,
+        sink: Sink,
+        live: Live,
+        part: ModelPlan,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.gateway = gateway
         self.inbound = inbound
         self.sink = sink
         self.live = live
         self.part = part
+        self.loop = loop
         self.settings = live.deployment.models[part.model_id]
+        self.receipt_id = ""
+        self.started = False
+        """Something was sent: a refusal can only be an event now."""
         self.judged: list[Judged] = []
         self.attempts: list[Mapping[str, Any]] = []
         self.runs: list[Mapping[str, Any]] = []
         self.rounds: list[_Round] = []
+        self.mediated: Mapping[str, Any] = _UNMEDIATED
+        self.selected = ""
+        self.kept = NOTHING
+        """The last that was made with a receipt: committed or not, it says."""
+        self.relay: Relay | None = None
+        self.injected = self.hidden = self.shown = _NO_NAMES
+        self.splices: tuple[Splice, ...] = ()
+        self.request_digest = ""
+        self.key = b""
+        """The session's digest key."""
+        self.decided = ""
+        """What an operator said to this request when it came before: pending or rejected."""
+        self.stopped = ""
+        """Why an operator's stop refuses what is judged."""
+        self.session = EMPTY_SCOPE
+        """What it was before this request."""
+        self.route = ANYWHERE
+        """Within which targets are chosen: what the request's ruling allows, and every reply's since."""
+        self.asked = 0
+        """How often a provider was asked."""
+        self.lifted: Held | None = None
+        """What waited for just this request, and was approved."""
+        self.held: Held | None = None
+        """The reply that waited for it, and was approved."""
+        self.granted: tuple[Held, ...] = ()
+        """Calls of the reply that were approved each by itself."""
+        self.reply: _Reply | None = None
+        """The one that is judged …"""
+        self.step: Next = "refuse"
+        """… and what follows from its ruling."""
 
     # the main sequence
 
     async def run(self) -> None:
         """Answers the request. Raises nothing but cancellation."""
         self.receipt_id = receipts.receipt_id(self.gateway.now_ms(), os.urandom(10))
+        refused: Refused | None = None
         try:
-            refused = await self._fail_closed()
+            try:
+                await self._sequence()
+            except Exception as error:  # noqa: BLE001
+                # INVARIANT: G19, whatever fails here lets nothing pass, and is told.
+                refused = self._why(error)
             if refused is not None:
                 await self._refuse(refused)
         except asyncio.CancelledError:
             await asyncio.shield(self._abandoned())
             raise
 
-    async def _fail_closed(self) -> Refused | None:
-        """All of it, up to the answer or to why there is none."""
-        try:
-            return await self._sequence()
-        except Refused as refused:
-            return refused
-        except WireError as error:
+    def _why(self, error: Exception) -> Refused:
+        """What the caller is told of what ended the exchange; of what failed inside, that it is an outage."""
+        if isinstance(error, Refused):
+            return error.with_traceback(None)  # which leads back to whoever holds it
+        if isinstance(error, WireError):
             return Refused(self._refusal(error.status, "invalid_request_error", error.code, str(error)), "failed")
-        except SealedMissing:
+        if isinstance(error, SealedMissing):
             return Refused(self._refusal(410, "approval_required", "sealed_missing", _USED), "blocked")
-        except WardwrightError as error:
-            self._failed(error)
-            return Refused(
-                self._refusal(503, "governance_unavailable", "governance_unavailable", _told(error)), "unavailable"
-            )
-        except Exception as error:  # noqa: BLE001
-            # INVARIANT: G19, whatever fails here lets nothing pass, and is told as an outage.
-            self._failed(error)
-            return Refused(
-                self._refusal(503, "governance_unavailable", "governance_unavailable", FAILED), "unavailable"
-            )
+        self._failed(error)
+        told = _told(error) if isinstance(error, WardwrightError) else FAILED
+        return Refused(self._refusal(503, "governance_unavailable", "governance_unavailable", told), "unavailable")
 
     def _failed(self, error: Exception) -> None:
         """For the operator: what failed and where; what it says only if it is ours, since it may hold what a caller wrote."""
@@ -317,26 +366,25 @@ class Exchange:
         turn = await self._identify()
         request = await self._gate_request(turn)
         registers = self.session.registers
-        held = None
         if self.inbound.approval or HELD in registers:
-            held = await self._held_reply(turn)
+            self.held = await self._held_reply(turn)
         if SPLICES in registers:
             await self._read_splices(turn)
         self.route = request.route
-        reply = await self._ask(turn) if held is None else self._approved(turn, held)
+        reply = await self._ask(turn) if self.held is None else self._approved(turn, self.held)
         while True:
-            verdict, step = await self._gate_reply(turn, request, reply, held)
-            if step == "release":
-                return await self._release(reply, verdict.ruling)
-            if step == "again":
-                await self._answer(turn, request, reply, verdict.ruling)
+            ruling = await self._gate_reply(turn, request, reply)
+            if self.step == "release":
+                return await self._release(reply, ruling)
+            if self.step == "again":
+                await self._answer(turn, request, reply, ruling)
                 if self.relay is not None:
-                    if reply.held:  # nobody has streamed it: it is a round like any other from here on
+                    if reply.held is not None:  # nobody has streamed it: it is a round like any other from here on
                         held_round = self.relay.feed(render(self.inbound.wire, reply.body))
                         await self._send(held_round + self.relay.close())
-                    self.relay.next_round(_change(verdict.ruling))
+                    self.relay.next_round(_change(ruling))
             else:
-                self.route = cast("Route", routing.narrowed(self.route, verdict.ruling.route))
+                self.route = cast("Route", routing.narrowed(self.route, ruling.route))
             reply = await self._ask(turn)
 
     # who, and may they
@@ -369,59 +417,45 @@ class Exchange:
     # the request's gate
 
     async def _gate_request(self, turn: Turn) -> Ruling:
-        gateway = self.gateway
-        stop = gateway.overlay.stopped(turn.caller, map(_NAME, turn.tools))
-        lifted: Held | None = None
-
-        def keep(verdict: Verdict) -> Kept:
-            ruling = verdict.ruling
-            if self.inbound.notes:
-                ruling.notes = (*ruling.notes, *self.inbound.notes)
-            self.session, self.key = verdict.session, verdict.key
-            used = approvals.used(lifted) if lifted is not None and lifted.gate == "request" else ()
-            if stop is None and passes(ruling):
-                return Kept(unseal=used)
-            if stop is None and ruling.decision == "require_approval":
-                return self._hold_request(turn, verdict)
-            return Kept(self._receipt("blocked", 403, stop or ""), unseal=used)
-
+        self.stopped = self.gateway.overlay.stopped(turn.caller, map(_NAME, turn.tools)) or ""
         try:
-            verdict = await self._judge(turn, keep)
+            ruling = await self._judge(turn, self._keep_request)
         except _Lifted as found:
             # Somebody has approved just this request, or the reply it got when it had been: it is judged again, knowing that.
-            lifted = found.held
+            lifted = self.lifted = found.held
             turn.approvals = lifted.keys if lifted.gate == "request" else tuple(lifted.further["lifted"])
-            verdict = await self._judge(turn, keep)
-        ruling = verdict.ruling
-        if stop is not None:
-            refusal = self._refusal(403, "policy_violation", "emergency_stop", stop)
+            ruling = await self._judge(turn, self._keep_request)
+        if self.stopped:
+            refusal = self._refusal(403, "policy_violation", "emergency_stop", self.stopped)
             raise Refused(refusal, "blocked")
         if not passes(ruling):
             raise self._denied(turn, ruling)
         return ruling
 
-    async def _judge(self, turn: Turn, keep: Keep) -> Verdict:
-        """The committed verdict on a turn, and what follows whatever it was."""
+    def _keep_request(self, verdict: Verdict) -> Kept:
+        """What is kept of the request's ruling."""
+        turn, ruling = self.inbound.turn, verdict.ruling
+        self._note(turn, verdict)
+        if self.inbound.notes:
+            ruling.notes = (*ruling.notes, *self.inbound.notes)
+        self.session, self.key = verdict.session, verdict.key
+        used: Sequence[tuple[str, str]] = ()
+        if self.lifted is not None and self.lifted.gate == "request":
+            used = approvals.used(self.lifted)
+        if not self.stopped:
+            if passes(ruling):
+                return Kept(unseal=used) if used else NOTHING
+            if ruling.decision == "require_approval":
+                return self._with_receipt(self._hold_request(turn, verdict))
+        return self._with_receipt(Kept(self._receipt("blocked", 403, self.stopped), unseal=used))
+
+    async def _judge(self, turn: Turn, keep: Keep) -> Ruling:
+        """The committed ruling on a turn, and what follows whatever it was. `keep` notes the verdict first."""
         gateway = self.gateway
-        entry: Judged | None = None
-
-        def noted(verdict: Verdict) -> Kept:
-            nonlocal entry
-            # Before the commit, so that whoever is cut off during it has on its receipt what was committed.
-            if entry is not None:
-                self._unjudge(entry)
-            entry = Judged(turn, verdict.ruling, verdict.at_ms, verdict.elapsed_us)
-            self.judged.append(entry)
-            kept = keep(verdict)
-            if kept.receipt is not None:
-                self.kept = kept
-            return kept
-
         try:
-            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, noted)
+            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
         except Exception:
-            if entry is not None:
-                self._unjudge(entry)
+            self._unjudge(turn)
             raise
         ruling = verdict.ruling
         gateway.metrics.decided(ruling.gate, ruling.decision, verdict.elapsed_us)
@@ -437,11 +471,24 @@ class Exchange:
                     "receipt_id": self.receipt_id,
                 }
             )
-        return verdict
+        return ruling
 
-    def _unjudge(self, entry: Judged) -> None:
+    def _note(self, turn: Turn, verdict: Verdict) -> None:
+        """Before the commit, so that whoever is cut off during it has on its receipt what was committed."""
+        for one in self.judged:
+            if one.turn is turn:  # it is judged again: the first time was not committed
+                self._unjudge(turn)
+                break
+        self.judged.append(Judged(turn, verdict.ruling, verdict.at_ms, verdict.elapsed_us))
+
+    def _unjudge(self, turn: Turn) -> None:
         """Forgets a judgement that was not committed."""
-        self.judged = [one for one in self.judged if one is not entry]
+        self.judged = [one for one in self.judged if one.turn is not turn]
+
+    def _with_receipt(self, kept: Kept) -> Kept:
+        """What holds the receipt of this exchange, and will say whether it was committed."""
+        self.kept = kept
+        return kept
 
     # approvals
 
@@ -515,7 +562,7 @@ class Exchange:
         self.selected = target.model
         # Nobody is asked, but which tools are hidden and which are ours must be known as if somebody were.
         self._build(request, target, self.live.providers[target.provider])
-        return _Reply(held.reply, turn, target, 0, held=True)
+        return _Reply(held.reply, turn, target, 0, held)
 
     def _target(self, model: str) -> Target:
         part = self.part
@@ -642,7 +689,7 @@ class Exchange:
             self.route,
             needs_tools=bool(turn.tools),
             tokens=routing.estimate(len(self.inbound.given.raw)),
-            open=lambda target: self.live.providers[target.provider].blocked(target.model),
+            open=self._resting,
         )
         self.attempts += selection.skipped
         failed: ProviderFailed | None = None
@@ -666,6 +713,9 @@ class Exchange:
         status = failed.status if failed.kind != "status" or not failed.retryable else 502
         refusal = self._refusal(status, "upstream_error", f"provider_{failed.kind}", str(failed))
         raise Refused(refusal, "failed", _noted(failed))
+
+    def _resting(self, target: Target) -> bool:
+        return self.live.providers[target.provider].blocked(target.model)
 
     def _attempted(self, target: Target, status: str, began: float, reason: str = "") -> None:
         elapsed = self.gateway.monotonic() - began
@@ -755,7 +805,7 @@ class Exchange:
                 sent,
                 stream=turn.stream,
                 model=target.model,
-                deadline=asyncio.get_running_loop().time() + self.live.deployment.limits.exchange_ms / 1000,
+                deadline=self.loop.time() + self.live.deployment.limits.exchange_ms / 1000,
                 headers=self.inbound.forwarded if wire == self.inbound.wire else (),
                 tried=tried,
             )
@@ -839,10 +889,8 @@ class Exchange:
 
     # the reply's gate
 
-    async def _gate_reply(
-        self, request_turn: Turn, request: Ruling, reply: _Reply, held: Held | None
-    ) -> tuple[Verdict, Next]:
-        gateway = self.gateway
+    async def _gate_reply(self, request_turn: Turn, request: Ruling, reply: _Reply) -> Ruling:
+        """The committed ruling on a reply; `step` then says what follows from it."""
         turn = reply.turn
         turn.model, turn.caller, turn.tools = request_turn.model, request_turn.caller, request_turn.tools
         turn.stream, turn.target, turn.elapsed_ms = request_turn.stream, reply.target.model, reply.elapsed_ms
@@ -850,82 +898,91 @@ class Exchange:
         turn.response_format = request_turn.response_format
         turn.released = self.relay is not None and self.relay.released
         turn.claims = None
-        turn.usage = _priced(turn.usage, reply.target)
-        lifted = held.keys if reply.held and held is not None else ()
+        if turn.usage is not None and reply.target.price is not None:
+            turn.usage.price = reply.target.price.of(turn.usage.input_tokens, turn.usage.output_tokens)
+        lifted = reply.held.keys if reply.held is not None else ()
         turn.approvals = lifted
-        granted: tuple[Held, ...] = ()
-        step: Next = "refuse"
-
-        def keep(verdict: Verdict) -> Kept:
-            nonlocal step
-            ruling = verdict.ruling
-            mediated = self.hidden or self.settings.mediation.rules
-            if mediated:
-                ruling.calls = mediation.deny_hidden(
-                    ruling.calls,
-                    self.hidden,
-                    catalog=self.part.catalog,
-                    shown=self.shown,
-                    mediation=self.settings.mediation,
-                )
-            # A stop may have come while the provider was at work.
-            self.stopped = gateway.overlay.stopped(turn.caller, map(_NAME, ruling.calls)) or ""
-            step = "refuse" if self.stopped else self._next(ruling)
-            unseal = approvals.used(held) if reply.held and held is not None else ()
-            waiting: tuple[SealedRow, ...] = ()
-            if step in ("release", "again"):
-                for call in ruling.calls:
-                    if call.approval:
-                        waiting = self._ask_aside(turn, verdict)
-                        break
-                for one in granted:
-                    if _serves(one, ruling):
-                        unseal = (*unseal, *approvals.used(one))
-            denied: tuple[str, ...] = ()
-            if mediated:
-                denied = tuple(call.call_id for call in ruling.calls if "tool_mediation" in call.rules)
-            if step == "release":
-                kept = self._splice_rows(turn, ruling, {}, verdict)
-                if not self._ours(ruling):
-                    kept.receipt = self._receipt("released", 200)
-                kept.seal, kept.unseal, kept.denied = (*kept.seal, *waiting), unseal, denied
-                if reply.held and held is not None:
-                    left = tuple(name for name in verdict.session.registers.get(HELD, ()) if name != held.handle)
-                    kept.registers = {**kept.registers, HELD: left or None}
-                return kept
-            if step == "hold":
-                return self._hold(turn, verdict, reply.body)
-            if step == "refuse":
-                return Kept(self._receipt("blocked", 403, self.stopped), unseal=unseal)
-            return Kept(seal=waiting, unseal=unseal, denied=denied)
-
+        self.reply = reply
+        self.granted = ()
         for left in range(TRIES, -1, -1):
             try:
-                verdict = await self._judge(turn, keep)
+                ruling = await self._judge(turn, self._keep_reply)
                 break
             except _Granted as found:
-                granted = (*granted, *found.held)
+                self.granted = (*self.granted, *found.held)
             except SealedMissing:
                 # Somebody else has just used an approval up: this call waits for its own.
-                if not granted or not left:
+                if not self.granted or not left:
                     raise
-                granted = ()
-            turn.approvals = (*lifted, *(key for one in granted for key in one.keys))
+                self.granted = ()
+            turn.approvals = (*lifted, *(key for one in self.granted for key in one.keys))
         else:
             raise GovernanceUnavailable("The session is busy; try again.")
         if self.stopped:
             refusal = self._refusal(403, "policy_violation", "emergency_stop", self.stopped)
             raise Refused(refusal, "blocked")
-        if step in ("hold", "refuse"):
-            raise self._denied(request_turn, verdict.ruling)
-        return verdict, step
+        if self.step in ("hold", "refuse"):
+            raise self._denied(request_turn, ruling)
+        return ruling
 
-    def _next(self, ruling: Ruling) -> Next:
-        """What follows from a reply's ruling. Pure, so that it can be asked before the commit."""
+    def _keep_reply(self, verdict: Verdict) -> Kept:
+        """What is kept of the ruling on a reply, and what follows from it."""
+        reply, ruling = self.reply, verdict.ruling
+        assert reply is not None
+        turn, held = reply.turn, reply.held
+        self._note(turn, verdict)
+        mediated = self.hidden or self.settings.mediation.rules
+        if mediated:
+            ruling.calls = mediation.deny_hidden(
+                ruling.calls,
+                self.hidden,
+                catalog=self.part.catalog,
+                shown=self.shown,
+                mediation=self.settings.mediation,
+            )
+        calls = ruling.calls
+        # A stop may have come while the provider was at work.
+        self.stopped = self.gateway.overlay.stopped(turn.caller, map(_NAME, calls)) or ""
+        as_it_is = not self.injected and _all_pass(calls)
+        step = self.step = "refuse" if self.stopped else self._next(ruling, as_it_is)
+        unseal = approvals.used(held) if held is not None else ()
+        waiting: tuple[SealedRow, ...] = ()
+        if step in ("release", "again"):
+            for call in calls:
+                if call.approval:
+                    waiting = self._ask_aside(turn, verdict)
+                    break
+            for one in self.granted:
+                if _serves(one, ruling):
+                    unseal = (*unseal, *approvals.used(one))
+        denied: tuple[str, ...] = ()
+        if mediated:
+            denied = tuple(call.call_id for call in calls if "tool_mediation" in call.rules)
+        if step == "release":
+            kept = Kept() if as_it_is else self._splice_rows(turn, ruling, {}, verdict)
+            if as_it_is or not self._ours(ruling):
+                kept.receipt = self._receipt("released", 200)
+                self.kept = kept
+            if waiting:
+                kept.seal = (*kept.seal, *waiting)
+            kept.unseal, kept.denied = unseal, denied
+            if held is not None:
+                left = tuple(name for name in verdict.session.registers.get(HELD, ()) if name != held.handle)
+                kept.registers = {**kept.registers, HELD: left or None}
+            return kept
+        if step == "hold":
+            return self._with_receipt(self._hold(turn, verdict, reply.body))
+        if step == "refuse":
+            return self._with_receipt(Kept(self._receipt("blocked", 403, self.stopped), unseal=unseal))
+        return Kept(seal=waiting, unseal=unseal, denied=denied)
+
+    def _next(self, ruling: Ruling, as_it_is: bool) -> Next:
+        """What follows from a reply's ruling. Pure, so that it can be asked before the commit. `as_it_is`: every call is the caller's,
+        and passes."""
         if ruling.decision == "block":
             return "refuse"
         calls = ruling.calls
-        if not (self.injected or ruling.reask or ruling.decision == "require_approval") and _all_pass(calls):
+        if as_it_is and not (ruling.reask or ruling.decision == "require_approval"):
             return "release" if calls or passes(ruling) else "refuse"
         statuses = {call.status for call in calls}
         more = self.asked <= self.live.deployment.limits.rounds
@@ -996,7 +1053,12 @@ class Exchange:
             remote_tools=request_turn.remote_tools,
             request=request.request,
         )
-        ruling = (await self._judge(result, _nothing)).ruling
+
+        def keep(verdict: Verdict) -> Kept:
+            self._note(result, verdict)
+            return NOTHING
+
+        ruling = await self._judge(result, keep)
         if ruling.decision == "block":
             raise Refused(self._policy(ruling), "blocked")
         judged = ruling.calls[0] if ruling.calls else None
@@ -1018,8 +1080,6 @@ class Exchange:
 
     def _splice_rows(self, turn: Turn, ruling: Ruling, answers: Mapping[int, ToolAnswer], verdict: Verdict) -> Kept:
         """Remembers the calls that the caller will not see, beside one that it will."""
-        if not self.injected and _all_pass(ruling.calls):
-            return Kept()
         kept = [call for call in ruling.calls if call.status == "allow" and call.name not in self.injected]
         gone = [call for call in ruling.calls if call not in kept]
         if not gone or not kept:
@@ -1076,7 +1136,7 @@ class Exchange:
 
     async def _release(self, reply: _Reply, ruling: Ruling) -> None:
         """The reply, without what was denied or run here, to the caller."""
-        ours = self._ours(ruling)
+        ours = self._ours(ruling) if self.injected else ()
         if ours:
             # Mixed: ours have run before the caller sees theirs, and their results wait for the next request.
             request_turn, request = self.judged[0].turn, self.judged[0].ruling
@@ -1094,7 +1154,7 @@ class Exchange:
         change = _change(ruling)
         edits = edit.of(self.inbound.wire)
         if self.relay is not None:
-            if reply.held:
+            if reply.held is not None:
                 edits.keep_calls(reply.body, calls, change=change)
                 reply.body.update(self._repeated())
                 await self._send(render(self.inbound.wire, reply.body, usage=self._wants_usage()))
@@ -1108,7 +1168,8 @@ class Exchange:
             if one.change is not None:
                 edits.rewrite(one.reply, one.change)
             answer = edits.join(one.reply, answer)
-        answer.update(self._repeated())
+        if self.inbound.wire == "responses":
+            answer.update(self._repeated())
         self.started = True
         await self.sink.answer(200, self._headers(), body.write(answer))
 
@@ -1243,17 +1304,16 @@ def _asks(finding: Finding) -> bool:
 
 
 def _all_pass(calls: Sequence[CallRuling]) -> bool:
-    return not [call for call in calls if call.status != "allow"]
+    for call in calls:  # noqa: SIM110 - the frame of a generator costs more than what it does
+        if call.status != "allow":
+            return False
+    return True
 
 
 def _serves(held: Held, ruling: Ruling) -> bool:
     """Whether a call passes because this was approved."""
     passing = {call.call_id for call in ruling.calls if call.status == "allow"}
     return any(one.lifted == "approval" and one.key in held.keys and one.call_id in passing for one in ruling.findings)
-
-
-def _nothing(_: Verdict) -> Kept:
-    return NOTHING
 
 
 def _told(error: WardwrightError) -> str:
@@ -1272,9 +1332,3 @@ def _change(ruling: Ruling) -> Change | None:
 def _choices(request: Mapping[str, Any]) -> int:
     asked = request.get("n")
     return asked if isinstance(asked, int) else 1
-
-
-def _priced(usage: Usage | None, target: Target) -> Usage | None:
-    if usage is not None and target.price is not None:
-        usage.price = target.price.of(usage.input_tokens, usage.output_tokens)
-    return usage

@@ -260,7 +260,7 @@ class App:
         if wire == "anthropic" and (beta := headers.get(_BETA)) is not None:
             # What it switches on stands in the body, field by field, and was read there.
             inbound.forwarded = ((_BETA, beta),)
-        exchange = Exchange(gateway, inbound, sink, live, part)
+        exchange = Exchange(gateway, inbound, sink, live, part, self._loop)
         attendance = _Attendance(exchange, receive, sender, limits.keep_alive_ms / 1000, turn.stream, self._loop)
         if not turn.stream:
             await attendance.run()
