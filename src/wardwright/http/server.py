@@ -5,7 +5,8 @@ Invariants (tests cite the numbers):
  W2. Where a request ends is never guessed: what two readers could read differently is refused, and the connection ends with it.
  W3. Nothing is buffered without bound: heads are limited, reading pauses while a body waits for its reader or a request for its turn,
      and whoever sends waits while the caller does not read.
- W4. Nobody is waited for without end: each state of a connection but that of an application at work has its number of ticks.
+ W4. Nobody is waited for without end: each state of a connection but that of an application at work has its number of ticks. As long as
+     something is left to be read by the caller, only those count in which he took nothing.
  W5. An answer that did not come whole never looks as if it did.
  W6. An answer whose body is known goes out in one write, and its head never before its first piece.
 """
@@ -13,9 +14,12 @@ Invariants (tests cite the numbers):
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import socket
 import struct
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +38,12 @@ HEAD_BYTES: Final = 128 * 1024
 
 HIGH_WATER: Final = 256 * 1024
 """Bytes of a body that wait for their reader before reading pauses."""
+
+WAITING: Final = 64
+"""Requests of one connection that wait for their turn before what came behind them is left unread."""
+
+STEP: Final = 8 * 1024
+"""What is read at once, as long as nobody knows how many requests are in it."""
 
 JOIN_BYTES: Final = 64 * 1024
 """Bodies up to this are copied behind their head."""
@@ -75,9 +85,9 @@ class Limits:
     rest: int = 30
     """For the rest of a body whose request was answered already."""
     stalled: int = 120
-    """For a caller who reads nothing of what is written."""
+    """For a caller who takes nothing of what is written; whoever goes on reading, however slowly, may take his time."""
     linger: int = 2
-    """For a caller to read why he was refused, while he may still be sending."""
+    """For a caller who may still be sending, after he was sent why he is refused."""
     tick: float = 1.0
 
 
@@ -92,6 +102,7 @@ class _Request:
         "_on_hang_up",
         "_silent",
         "_start",
+        "_taken",
         "_told",
         "connection",
         "cut",
@@ -118,9 +129,11 @@ class _Request:
         self.whole = False
         """So is the request."""
         self.size = 0
-        """Of what waits for the application."""
+        """Of what came of its body."""
         self.expects = False
         """Its caller waits to be told before he sends the body."""
+        self._taken = 0
+        """Of that, what the application has."""
         self._told = False
         self._on_hang_up: Callable[[], None] | None = None
         self._start: Any = None
@@ -145,6 +158,17 @@ class _Request:
         if self._on_hang_up is not None and not self.done:
             self._on_hang_up()
 
+    def waits(self) -> bool:
+        """So much of it waits for the application that no more is read."""
+        return self.size - self._taken > HIGH_WATER and not self.done
+
+    def due(self) -> int:
+        """Bytes of its body that are still to come, as its head said them; 0 if that did not."""
+        for name, value in self.scope["headers"]:
+            if name == b"content-length":
+                return int(value) - self.size
+        return 0
+
     async def run(self, server: Server) -> None:
         """Has the application answer it."""
         try:
@@ -165,7 +189,7 @@ class _Request:
     # For an application that knows `Caller`.
 
     def body(self) -> bytes | None:
-        if not self.whole or self._told:
+        if not self.whole or self._told or self._taken:
             return None
         self._told = True
         pieces, self.pieces = self.pieces, []
@@ -190,9 +214,10 @@ class _Request:
                 self._told = whole
                 if pieces:
                     self.pieces = []
-                    if self.size > HIGH_WATER:
+                    paused = self.waits()
+                    self._taken = self.size
+                    if paused:
                         self.connection.resume()
-                    self.size = 0
                 body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 return {"type": "http.request", "body": body, "more_body": not whole}
             if self.cut:
@@ -338,7 +363,15 @@ class _Connection(asyncio.Protocol):
         self._length = b""
         """Where an upgrade was asked for that nobody gives: how long the body is."""
         self._url = b""
+        self._held = b""
+        """What came and is not read yet, behind as many requests as may wait; from `_at` on."""
+        self._at = 0
+        self._over = False
+        """No answer follows the one that was begun last."""
+        self._unread = 0
+        """By the caller, of what was written, at the last tick."""
         self._stalled = 0
+        """Ticks since that became less."""
         self.loop = server.loop
         self._limits = server.limits
         # A cycle, cut in connection_lost.
@@ -365,11 +398,14 @@ class _Connection(asyncio.Protocol):
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self.server.connections.add(self)
+        if self.server.ending is not None:
+            self.close()  # it was accepted when the server had no time any more
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # whatever it was
         self.gone = True
         self._parser = None
+        self._held = b""
         self.server.connections.discard(self)
         self._queue.clear()
         if self._current is not None:
@@ -381,6 +417,32 @@ class _Connection(asyncio.Protocol):
             self.server.look_for_end()
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > STEP or self._held:
+            self._held += data
+            self._read_on()
+        else:
+            self._feed(data)
+
+    def _read_on(self) -> None:
+        """W3: reads what came head by head and body by body, until too many requests wait. A body comes in one piece where it can."""
+        held, at = self._held, self._at
+        size = len(held)
+        view = memoryview(held)
+        while at < size and self._parser is not None and not self._over and len(self._queue) < WAITING:
+            step = STEP
+            if self._incoming is not None:
+                step = self._incoming.due() or STEP
+            elif (end := held.find(b"\r\n\r\n", at, at + STEP)) != -1:
+                step = max(end + 4 - at, 64)
+            self._feed(view[at : at + step])
+            at += step
+        if at < size and len(self._queue) >= WAITING and not self.gone:
+            self._at = at
+        else:
+            self._held, self._at = b"", 0
+            self.resume()
+
+    def _feed(self, data: bytes | memoryview) -> None:
         parser = self._parser
         if parser is None:
             return  # of whom nothing more is read
@@ -389,7 +451,7 @@ class _Connection(asyncio.Protocol):
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._length:
-                self._go_on(data[cast("int", upgrade.args[0]) :])
+                self._go_on(bytes(data[cast("int", upgrade.args[0]) :]))
             else:
                 self._refuse()
             return
@@ -402,7 +464,6 @@ class _Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.full = True
-        self._stalled = 1
 
     def resume_writing(self) -> None:
         self._flow()
@@ -427,6 +488,8 @@ class _Connection(asyncio.Protocol):
         limits = self._limits
         headers, self._headers = self._headers, []  # whatever comes now is a trailer
         url = self._url
+        if self._over:
+            self._deny(400)
         if len(headers) > limits.headers:
             self._deny(431)
         if self._bytes > limits.head_bytes and _size(url, headers) > limits.head_bytes:
@@ -471,14 +534,16 @@ class _Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         self._bytes = 0
         request = self._incoming
-        if request is None or request.done:
+        if request is None:
+            return
+        request.size += len(data)
+        if request.done:
             return  # nobody wants it; W4: nor does it buy time
         self._age = 0
         request.pieces.append(data)
-        request.size += len(data)
         if request.waiters:
             request.wake()
-        if request.size > HIGH_WATER:
+        if request.size > HIGH_WATER and request.waits():
             self._pause()
 
     def on_message_complete(self) -> None:
@@ -539,7 +604,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(reader)
         self._parser.feed_data(head)
         if rest:
-            self.data_received(rest)
+            self._feed(rest)
 
     # Requests, one after the other.
 
@@ -564,6 +629,7 @@ class _Connection(asyncio.Protocol):
     def _next(self, request: _Request) -> None:
         """A request is done with."""
         self._current = None
+        self._stalled = 0  # more was written; who reads none of it finds no room for much more of it
         if not request.keep:
             self.close()
         elif self._queue:
@@ -579,6 +645,8 @@ class _Connection(asyncio.Protocol):
     def _refuse(self) -> None:
         """W2: nothing more is read from this caller. What came whole before is still answered."""
         self._parser = None
+        if self._over:
+            return
         self._denied = self._denied or 400
         broken = self._incoming
         last = self._queue[-1] if self._queue else self._current
@@ -608,6 +676,7 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """What was written is sent first. A caller who may still be sending is listened to a little longer, or the network would take
         his own unread bytes for a reason to throw away our last words."""
+        self._over = True
         self._age = 0
         self._patience = self._limits.stalled
         if self.transport.is_closing():
@@ -635,7 +704,12 @@ class _Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and not self._queue and not self.transport.is_closing():
+        """Reads on, if nothing stands against it."""
+        if not self._paused or self._queue or self.transport.is_closing():
+            return
+        if self._held:
+            self.loop.call_soon(self._read_on)  # not within the parser, which may have called
+        elif self._incoming is None or not self._incoming.waits():
             self._paused = False
             self.transport.resume_reading()
 
@@ -658,20 +732,33 @@ class _Connection(asyncio.Protocol):
 
     def tick(self) -> None:
         """W4."""
-        if self._stalled:
+        if self.gone:
+            return
+        patience = self._patience
+        if (patience or self.full) and self._left():
             self._stalled += 1
             if self._stalled > self._limits.stalled:
                 self.abort()
-                return
-        current = self._current
-        if self._patience:
+        elif patience:
             self._age += 1
-            if self._age > self._patience:
+            if self._age > patience:
                 self.abort()
-        elif current is not None and current is self._incoming and current.waiters:
+        current = self._current
+        if not patience and current is not None and current is self._incoming and current.waiters:
             self._age += 1
             if self._age > self._limits.body:
                 self._refuse()  # as if he had left
+
+    def _left(self) -> int:
+        """What the caller has not read of what was written while nothing more is; sees whether he goes on reading."""
+        left = self.transport.get_write_buffer_size()
+        if left or self._parser is None:
+            # The network's part: of a long one it tells only when a third of it is free. Whoever is refused loses it with the connection.
+            left += _unsent(self.transport.get_extra_info("socket"))
+        if left < self._unread:
+            self._stalled = 0
+        self._unread = left
+        return left
 
 
 class _Denied(Exception):
@@ -756,10 +843,10 @@ class Server:
             connection.abort()
 
     def _tick(self) -> None:
-        self.date = b"date: %b" % formatdate(usegmt=True).encode()
-        for connection in tuple(self.connections):
-            connection.tick()
         self._timer = self.loop.call_later(self.limits.tick, self._tick)
+        self.date = b"date: %b" % formatdate(usegmt=True).encode()
+        for connection in self.connections:
+            self.loop.call_soon(connection.tick)  # an error in one stops neither the clock nor the others
 
 
 class _Life:
@@ -814,6 +901,14 @@ def bind(host: str, port: int) -> list[socket.socket]:
     if not bound:
         raise OSError(f"cannot listen at {host}:{port}: {failed}")
     return bound
+
+
+def _unsent(written: socket.socket) -> int:
+    """Bytes that the other side has not acknowledged; 0 where nobody knows."""
+    try:
+        return int.from_bytes(fcntl.ioctl(written.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def _address(given: Any) -> tuple[str, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import re
 import socket
@@ -144,6 +145,14 @@ class Application:
         self.told.append("hung up")
         scope["extensions"][CALLER].on_hang_up(self.go.set)
 
+    async def partly(self, scope: Any, receive: Any, send: Any) -> None:
+        caller: ServedCaller = scope["extensions"][CALLER]
+        first = await receive()
+        self.began.set()
+        caller.on_hang_up(self.go.set)
+        await self.go.wait()
+        self.told += [first["body"].decode(), str(caller.body()), (await receive())["body"].decode()]
+
     async def large(self, scope: Any, receive: Any, send: Any) -> None:
         self.written += 1
         await say(send, bytes(4 * HIGH_WATER))
@@ -184,6 +193,8 @@ class Caller:
 
     async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
+            if self.writer.is_closing():
+                return
             self.writer.write(piece)
             for _ in range(4 if len(pieces) > 1 else 0):
                 await asyncio.sleep(0)
@@ -342,6 +353,46 @@ def test_pipelined_requests_are_answered_in_their_order() -> None:
         assert (await caller.answer())[0] == 529
 
     played(story)
+
+
+def scopes() -> int:
+    """Requests that the server holds."""
+    found: list[Any] = gc.get_objects()
+    return sum(type(one) is dict and one.get("type") == "http" and "raw_path" in one for one in found)
+
+
+def test_only_so_many_requests_wait_for_their_turn() -> None:
+    """W3: what came behind them is left unread, and is read and answered in its order when they are."""
+    count = 1_000
+
+    async def story(stage: Stage) -> None:
+        before = scopes()
+        sent = b"".join(HEAD + b"content-length: 4\r\n\r\n%04d" % number for number in range(count))
+        caller = await stage.call(b"GET /held HTTP/1.1\r\n\r\n" + sent)
+        await stage.application.began.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert 1 < scopes() - before < 70
+        stage.application.go.set()
+        assert (await caller.answer())[2] == b"held"
+        for number in range(count):
+            assert orjson.loads((await caller.answer())[2])["body"] == f"{number:04}"
+        assert len(stage.application.told) == count + 2
+
+    played(story)
+
+
+def test_nothing_runs_behind_the_last_request() -> None:
+    """W2: not even when it came together with the end of a body that nobody wanted."""
+    head = b"POST /early HTTP/1.0\r\nconnection: keep-alive\r\ncontent-length: 5\r\n\r\n"
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(head)
+        assert (await caller.answer())[0] == 413
+        await caller.send(b"hello" + b"GET /odd HTTP/1.1\r\n\r\n")
+        assert await caller.rest() == b""
+
+    assert played(story).told == ["lifespan.startup", "POST /early", "lifespan.shutdown"]
 
 
 def test_a_chunked_body_is_put_together() -> None:
@@ -645,6 +696,42 @@ def test_a_caller_who_ended_his_side_is_waited_for_only_so_long() -> None:
     played(story, SOON, send_buffer=4096)
 
 
+@pytest.mark.parametrize(
+    ("sent", "buffer"),
+    [
+        (b"GET /flood HTTP/1.1\r\n\r\n", 4096),
+        (b"GET /flood HTTP/1.1\r\n\r\n", 1024 * 1024),
+        (b"GET /large HTTP/1.1\r\n\r\n", 4096),
+        (b"GET /large HTTP/1.1\r\nconnection: close\r\n\r\n", 4096),
+        (b"POST /large HTTP/1.1\r\ncontent-length: 9\r\n\r\n", 4096),
+        (b"GET /large HTTP/1.1\r\n\r\nnonsense\r\n\r\n", 4096),
+    ],
+    ids=["at work", "far away", "idle", "closing", "rest", "refused"],
+)
+def test_a_caller_who_goes_on_reading_is_never_cut(sent: bytes, buffer: int) -> None:
+    """W4: many times as long as one who reads nothing is waited for; what counts is that he takes something, also when the network's
+    own buffers are so long that nothing of it is seen."""
+    limits = Limits(tick=0.005, head=2, idle=2, body=2, rest=2, stalled=15, linger=2)
+    piece = 16 * 1024
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(sent, receive_buffer=4096)
+        caller.writer.transport.pause_reading()
+        loop, got, one = asyncio.get_running_loop(), 0, caller.writer.get_extra_info("socket")
+        with socket.socket(fileno=socket.dup(one.fileno())) as taking:
+            taking.setblocking(False)
+            for _ in range(6):
+                for _ in range(2):
+                    await (await stage.call()).rest()  # three ticks
+                wanted = got + piece
+                while got < wanted:
+                    got += len(data := await loop.sock_recv(taking, wanted - got))
+                    assert data, "cut"
+            assert stage.server.connections
+
+    played(story, limits, send_buffer=buffer, drain=0)
+
+
 def test_an_application_waits_for_a_caller_who_reads_slowly() -> None:
     """W3: it has not written everything while nothing was read, and all of it arrives."""
 
@@ -723,6 +810,21 @@ def test_a_body_that_is_here_needs_no_wait() -> None:
         assert not stage.application.go.is_set()
 
     played(story)
+
+
+def test_a_body_of_which_some_was_received_is_received_to_its_end() -> None:
+    """Nobody is given the rest of it for the whole."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"POST /partly HTTP/1.1\r\ncontent-length: 5\r\n\r\nab")
+        await stage.application.began.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await caller.send(b"cde")
+        caller.writer.close()
+        await stage.application.go.wait()
+
+    assert played(story).told == ["lifespan.startup", "POST /partly", "ab", "None", "cde", "lifespan.shutdown"]
 
 
 def test_a_request_that_is_answered_is_gone() -> None:
@@ -825,6 +927,47 @@ def test_what_is_under_way_ends_before_the_server_does() -> None:
     assert played(story).told == ["lifespan.startup", "GET /held", "lifespan.shutdown"]
 
 
+@pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_who_was_let_in_last_does_not_keep_the_server(factory: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A connection that is accepted while the server ends is closed at once."""
+
+    async def story(stage: Stage) -> None:
+        late = socket.create_connection(("127.0.0.1", stage.port))  # nobody else runs meanwhile
+        stage.server.stop()
+        with late:
+            late.setblocking(False)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.get_running_loop().sock_recv(late, 1) == b""
+
+    played(story, drain=1.0, factory=factory)
+    assert not caplog.records
+
+
+def test_an_error_does_not_stop_the_clock() -> None:
+    """W4: nobody else is waited for without end."""
+
+    class Broken:
+        def tick(self) -> None:
+            raise ValueError("broken")
+
+        def finish(self) -> None:
+            pass
+
+        abort = finish
+
+    async def story(stage: Stage) -> None:
+        errors: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        broken: Any = [Broken() for _ in range(20)]
+        stage.server.connections.update(broken)
+        for _ in range(5):
+            assert await (await stage.call()).rest() == b""
+        assert len(errors) >= 5 * 20
+        stage.server.connections.difference_update(broken)
+
+    played(story, SOON)
+
+
 def test_what_does_not_end_in_time_is_cancelled() -> None:
     """And the application still ends in order."""
 
@@ -899,3 +1042,25 @@ def test_where_bytes_are_cut_changes_nothing(sent: bytes, cuts: list[int]) -> No
     pieces = [sent[one:other] for one, other in pairwise(edges)]
     assert exchanged(*pieces) == whole
     assert statuses(whole) == ([200, 200, 200, 529, 413, 200] if sent is TALK else [200, 200, 400])
+
+
+LONG = (
+    b"GET /odd HTTP/1.1\r\n\r\n" * 150
+    + (HEAD + b"content-length: 30000\r\n\r\n" + bytes(30_000))
+    + (HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"4e20\r\n%b\r\n0\r\n\r\n" % (b"ab\r\n\r\n" * 3_334)[:20_000])
+    + (HEAD + b"x: %b\r\n\r\n" % (b"y" * 20_000))
+    + b"\r\n\r\n"
+    + b"GET /empty HTTP/1.1\r\n\r\n" * 70
+    + (HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 9000\r\n\r\n" + bytes(9_000))
+    + b"GET /odd HTTP/1.1\r\n\r\n" * 500
+)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, len(LONG) - 1), max_size=6))
+def test_where_many_bytes_are_cut_changes_nothing(cuts: list[int]) -> None:
+    """W1: they are read in steps of the server's own, which no answer shows."""
+    whole = exchanged(*[LONG[at : at + 1_000] for at in range(0, len(LONG), 1_000)])
+    edges = [0, *sorted(set(cuts)), len(LONG)]
+    assert exchanged(*[LONG[one:other] for one, other in pairwise(edges)]) == whole
+    assert statuses(whole) == [529] * 150 + [200] * 3 + [204] * 70 + [200]
