@@ -43,7 +43,7 @@ test: setup ## run the tests that need nothing but Python (under 5 minutes)
 prepared: setup postgres podman chromium $(ENVIRONMENTS:%=build/envs/%/.installed)
 
 test-heavy: setup postgres podman ## run the tests that need servers or outside programs; a skipped one fails
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m heavy --no-skips $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m heavy --no-skips $(PYTEST_ARGS)
 	@$(MAKE) $(addprefix test-env-,$(ENVIRONMENTS))
 
 test-env-%: build/envs/%/.installed

@@ -33,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail the run when any test is skipped")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # What takes minutes begins first, or everybody would wait for it alone at the end.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def _skipped(config: pytest.Config) -> list[pytest.TestReport]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     return [] if reporter is None else reporter.stats.get("skipped", [])

@@ -128,7 +128,8 @@ def test_without_the_review_rule_the_short_way_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [pytest.param(block, marks=[pytest.mark.heavy] if block >= 1 else []) for block in range(20)]
+    "block",
+    [pytest.param(block, marks=[pytest.mark.heavy, pytest.mark.long] if block >= 1 else []) for block in range(20)],
 )
 def test_it_agrees_with_trying_everything(block: int) -> None:
     """G51: on 500 random plans (100 of them in every run): what brute force finds it finds, as short; what brute force does not find is longer, or not there;

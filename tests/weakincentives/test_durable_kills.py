@@ -20,7 +20,7 @@ from weakincentives.runtime import Session, ToolInvoked
 
 from ..wardwright.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 REQUESTS = 50
 KILLS = 10

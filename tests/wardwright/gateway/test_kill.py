@@ -17,7 +17,7 @@ import pytest
 
 from wardwright.store import ReceiptQuery, SqliteStore, verify
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 KILLS = 50
 CALLERS = 6
