@@ -18,6 +18,7 @@ from wardwright.exchange import FAILED, Exchange, Header, Inbound
 from wardwright.http import guard
 from wardwright.http.auth import CLAIM_HEADERS, Principal
 from wardwright.http.service import Service
+from wardwright.metrics import Metrics
 from wardwright.wire import anthropic, body, edit, responses
 from wardwright.wire.growth import Given, Transcripts
 from wardwright.wire.refusal import Refusal
@@ -159,37 +160,44 @@ class App:
         return self._model(wire, scope, receive, send)
 
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
+        service, metrics = self.service, self.gateway.metrics
         headers = {_NAMES[name]: value.decode("latin-1") for name, value in scope["headers"]}
-        limits = self.gateway.live.deployment.limits
-        sink = Sink(send, guard.cors(headers, self.service.hosts) if "origin" in headers else ())
-        refusal = guard.check(scope, headers, self.service.hosts, limits.header_bytes)
         if scope["method"] == "OPTIONS":
-            await preflight(send, headers, self.service.hosts)
+            await preflight(send, headers, service.hosts)
             return
-        if refusal is None and scope["method"] != "POST":
-            refusal = Refusal(405, "invalid_request_error", "method_not_allowed", "Send this with POST.")
-        if refusal is not None:
-            await self._told(wire, sink, refusal)
-            return
-        peer = scope["client"][0] if scope.get("client") else ""
-        principal = self.service.authenticator.authenticate(headers, peer)
+        sink = Sink(send, guard.cors(headers, service.hosts) if "origin" in headers else ())
+        principal = self._admitted(scope, headers)
         if isinstance(principal, Refusal):
             await self._told(wire, sink, principal)
             return
-        held = self._of_principal.get(principal.id, 0)
-        if self._under_way >= limits.concurrency or (principal.concurrency and held >= principal.concurrency):
-            message = "Too many requests are under way. Try again in a moment."
-            await self._told(wire, sink, Refusal(429, "rate_limit_error", "too_many_requests", message))
-            return
         self._under_way += 1
-        self._of_principal[principal.id] = held + 1
+        self._of_principal[principal.id] = self._of_principal.get(principal.id, 0) + 1
         since = monotonic()
         try:
-            caller: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
-            await self._admitted(wire, sink, headers, peer, principal, receive, caller)
+            sender: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
+            raw = None if sender is None else sender.body()
+            if raw is None:
+                limits = self.gateway.live.deployment.limits
+                raw = await read_body(receive, headers, limits.body_bytes, limits.body_ms / 1000)
+            peer = scope["client"][0] if scope.get("client") else ""
+            exchange = raw if isinstance(raw, Refusal) else self._read(wire, sink, headers, peer, principal, raw)
+            if isinstance(exchange, Refusal):
+                await self._told(wire, sink, exchange)
+                return
+            if sender is None or exchange.inbound.turn.stream:
+                attendance = _Attendance(exchange, receive, sender, self._loop, metrics)
+            else:
+                attendance = _Presence(sender, self._loop)
+            try:
+                await exchange.run()
+            except asyncio.CancelledError:
+                if not attendance.left():
+                    raise
+            finally:
+                attendance.end()
         except Exception as error:
             # INVARIANT: G19, what fails before anything is judged passes nothing, and is told as an outage.
-            self.gateway.metrics.failed(error)
+            metrics.failed(error)
             if sink.status:
                 raise  # the server ends what was begun
             log.error("request failed", extra={"error": type(error).__name__, "where": raised_at(error)})
@@ -201,35 +209,39 @@ class App:
                 self._of_principal[principal.id] = left
             else:
                 del self._of_principal[principal.id]
-            self.gateway.metrics.answered(wire, sink.status, monotonic() - since)
+            metrics.answered(wire, sink.status, monotonic() - since)
             if sink.began is not None:
-                self.gateway.metrics.first_byte(wire, sink.began - since)
+                metrics.first_byte(wire, sink.began - since)
 
-    async def _admitted(
-        self,
-        wire: WireName,
-        sink: Sink,
-        headers: Mapping[str, str],
-        peer: str,
-        principal: Principal,
-        receive: Receive,
-        sender: Caller | None,
-    ) -> None:
-        gateway = self.gateway
-        limits = gateway.live.deployment.limits
-        raw = None if sender is None else sender.body()
-        if raw is None:
-            raw = await read_body(receive, headers, limits.body_bytes, limits.body_ms / 1000)
-            if isinstance(raw, Refusal):
-                await self._told(wire, sink, raw)
-                return
-        elif len(raw) > limits.body_bytes:
-            await self._told(wire, sink, _too_long(limits.body_bytes))
-            return
-        caller = self.service.authenticator.caller_for(principal, headers)
+    def _admitted(self, scope: Scope, headers: Mapping[str, str]) -> Principal | Refusal:
+        """Who asks, or why nothing more of it is read."""
+        service, limits = self.service, self.gateway.live.deployment.limits
+        refusal = guard.check(scope, headers, service.hosts, limits.header_bytes)
+        if refusal is not None:
+            return refusal
+        if scope["method"] != "POST":
+            return Refusal(405, "invalid_request_error", "method_not_allowed", "Send this with POST.")
+        peer = scope["client"][0] if scope.get("client") else ""
+        principal = service.authenticator.authenticate(headers, peer)
+        if isinstance(principal, Refusal):
+            return principal
+        most = principal.concurrency
+        if self._under_way >= limits.concurrency or (most and self._of_principal.get(principal.id, 0) >= most):
+            message = "Too many requests are under way. Try again in a moment."
+            return Refusal(429, "rate_limit_error", "too_many_requests", message)
+        return principal
+
+    def _read(
+        self, wire: WireName, sink: Sink, headers: Mapping[str, str], peer: str, principal: Principal, raw: bytes
+    ) -> Exchange | Refusal:
+        """The exchange that a body asks for, or why there is none."""
+        gateway, authenticator = self.gateway, self.service.authenticator
+        live = gateway.live
+        if len(raw) > live.deployment.limits.body_bytes:
+            return _too_long(live.deployment.limits.body_bytes)
+        caller = authenticator.caller_for(principal, headers)
         if isinstance(caller, Refusal):
-            await self._told(wire, sink, caller)
-            return
+            return caller
         try:
             if wire == "chat_completions":
                 # Of those who do not name their session: that of another conversation that begins alike is only looked at in vain.
@@ -239,20 +251,16 @@ class App:
                 turn = _PARSE[wire](read)
                 given = Given.whole(raw, read, turn.items)
         except WireError as error:
-            refusal = Refusal(error.status, "invalid_request_error", error.code, str(error))
-            await self._told(wire, sink, refusal)
-            return
-        live = gateway.live
+            return Refusal(error.status, "invalid_request_error", error.code, str(error))
         part = live.deployment.plan.model(turn.model)
         if part is None or not principal.may_use(turn.model):
             known = sorted(name for name in live.deployment.plan.models if principal.may_use(name))
             message = f"There is no model '{turn.model[:64]}' here. Known: {', '.join(known) or 'none'}."
-            await self._told(wire, sink, Refusal(404, "not_found_error", "model_not_found", message))
-            return
-        notes = self.service.authenticator.refused_claims(principal, headers) if principal.refused else ()
+            return Refusal(404, "not_found_error", "model_not_found", message)
+        notes = authenticator.refused_claims(principal, headers) if principal.refused else ()
         trusted = False
         if turn.claims is not None:
-            trust = self.service.authenticator.trust(principal, headers, raw, peer)
+            trust = authenticator.trust(principal, headers, raw, peer)
             trusted = trust.trusted
             if trust.refused:
                 notes = (*notes, f"attestation_refused:{trust.refused}")
@@ -260,16 +268,7 @@ class App:
         if wire == "anthropic" and (beta := headers.get(_BETA)) is not None:
             # What it switches on stands in the body, field by field, and was read there.
             inbound.forwarded = ((_BETA, beta),)
-        exchange = Exchange(gateway, inbound, sink, live, part, self._loop)
-        attendance = _Attendance(exchange, receive, sender, limits.keep_alive_ms / 1000, turn.stream, self._loop)
-        if not turn.stream:
-            await attendance.run()
-            return
-        gateway.metrics.stream_opened()
-        try:
-            await attendance.run()
-        finally:
-            gateway.metrics.stream_closed()
+        return Exchange(gateway, inbound, sink, live, part, self._loop)
 
     async def _told(self, wire: WireName, sink: Sink, refusal: Refusal) -> None:
         self.gateway.metrics.refused(refusal.kind)
@@ -311,68 +310,73 @@ def _too_long(limit: int) -> Refusal:
     return Refusal(413, "invalid_request_error", "body_too_large", message)
 
 
-class _Attendance:
-    """A caller who listens while an exchange runs: hanging up ends it; who waits for a stream is told that it lives when nothing comes.
-    A server that cannot tell of hanging up is asked; for a whole answer only once it takes long."""
+class _Presence:
+    """A caller who waits for a whole answer, of whom the server tells when he hangs up: that ends the exchange."""
 
-    __slots__ = (
-        "_comment",
-        "_exchange",
-        "_gone",
-        "_loop",
-        "_quiet",
-        "_receive",
-        "_stream",
-        "_task",
-        "_timer",
-        "_watching",
-    )
+    __slots__ = ("_gone", "_task")
+
+    def __init__(self, sender: Caller | None, loop: asyncio.AbstractEventLoop) -> None:
+        self._gone = False
+        self._task: asyncio.Task[Any] | None = asyncio.current_task(loop)
+        if sender is not None:
+            sender.on_hang_up(self._leave)
+
+    def left(self) -> bool:
+        """Whether the exchange was cancelled because he left, which ends here; else it is somebody else's to know."""
+        if not self._gone or self._task is None:
+            return False
+        self._task.uncancel()
+        return True
+
+    def end(self) -> None:
+        """The exchange has ended."""
+        self._task = None  # who leaves now leaves nothing behind
+
+    def _leave(self) -> None:
+        if self._task is not None and not self._gone:
+            self._gone = True
+            self._task.cancel()
+
+
+class _Attendance(_Presence):
+    """One who waits for a stream, and is told that it lives when nothing comes; or whose server cannot tell of hanging up, and is asked:
+    for a whole answer only once it takes long."""
+
+    __slots__ = ("_comment", "_exchange", "_loop", "_metrics", "_quiet", "_receive", "_stream", "_timer", "_watching")
 
     def __init__(
         self,
         exchange: Exchange,
         receive: Receive,
         sender: Caller | None,
-        quiet: float,
-        stream: bool,
         loop: asyncio.AbstractEventLoop,
+        metrics: Metrics,
     ) -> None:
+        super().__init__(sender, loop)
         self._exchange = exchange
         self._receive = receive
-        self._quiet = quiet
-        self._stream = stream
-        self._gone = False
         self._loop = loop
-        self._task: asyncio.Task[Any] | None = asyncio.current_task(loop)
+        self._metrics = metrics
+        self._quiet = exchange.live.deployment.limits.keep_alive_ms / 1000
+        self._stream = exchange.inbound.turn.stream
         self._watching: asyncio.Task[None] | None = None
         self._comment: asyncio.Task[None] | None = None
-        if sender is not None:
-            sender.on_hang_up(self._leave)
-        elif stream:
-            self._watching = loop.create_task(self._watch())
-        self._timer = loop.call_later(quiet, self._remind) if stream or sender is None else None
+        if self._stream:
+            metrics.stream_opened()
+            if sender is None:
+                self._watching = loop.create_task(self._watch())
+        self._timer = loop.call_later(self._quiet, self._remind)
 
-    async def run(self) -> None:
-        try:
-            await self._exchange.run()
-        except asyncio.CancelledError:
-            if not self._gone or self._task is None:
-                raise
-            self._task.uncancel()
-        finally:
-            self._task = None  # who leaves now leaves nothing behind
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._watching is not None:
-                self._watching.cancel()
-                self._watching = None  # its end leads back here; what nobody holds need not be collected
-            if self._comment is not None:
-                self._comment.cancel()  # it may wait for a caller who reads nothing
-
-    def _leave(self) -> None:
-        if self._task is not None and not self._gone:
-            self._gone = True
-            self._task.cancel()
+    def end(self) -> None:
+        super().end()
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None  # its end leads back here; what nobody holds need not be collected
+        if self._comment is not None:
+            self._comment.cancel()  # it may wait for a caller who reads nothing
+        if self._stream:
+            self._metrics.stream_closed()
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
