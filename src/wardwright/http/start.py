@@ -30,7 +30,7 @@ from wardwright.http.mcp import mcp_app
 from wardwright.http.pages import pages_app
 from wardwright.http.server import HEAD_BYTES, Limits, Server, bind
 from wardwright.http.service import Service, embedded
-from wardwright.http.workers import supervise
+from wardwright.http.workers import BEAT_SECONDS, live, supervise
 
 DATABASE: Final = "wardwright.db"
 NOT_STARTED: Final = 3
@@ -108,7 +108,7 @@ def serve(start: Start, tell: Callable[[Service], None]) -> None:
 
 
 def work(start: Start, sockets: Sequence[socket.socket], said: Connection) -> None:
-    """One of several processes. Tells by `said` when it serves."""
+    """One of several processes. Tells by `said` that it serves, and then that it lives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -141,10 +141,14 @@ async def _serve(service: Service, sockets: Sequence[socket.socket], said: Conne
         else:
             server.stop()
 
+    def beat(said: Connection) -> None:
+        """From the event loop, so that one that is blocked is noticed."""
+        loop.call_later(BEAT_SECONDS, beat, said)
+        live(said)
+
     def ready() -> None:
         if said is not None:
-            said.send_bytes(b"ready")
-            said.close()
+            beat(said)
         elif sys.platform != "win32":
             loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(service.reload_safely()))
 

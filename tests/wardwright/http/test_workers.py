@@ -1,4 +1,5 @@
-"""`wardwright serve` as processes: several on one socket that are killed, replaced and ended; one that drains."""
+"""`wardwright serve` as processes: several on one socket that are killed, replaced and ended; one that drains. And their supervisor,
+with processes that do what they are told."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,142 @@ def test_an_answer_under_way_ends_unless_a_second_signal_comes(tmp_path: Path, w
                 process.communicate(timeout=60)
             caller.close()
     assert process.returncode == 0
+
+
+class Herd:
+    """A supervisor and its processes, as the test sees them."""
+
+    def __init__(self, supervisor: subprocess.Popen[str], listening: socket.socket, opened: ExitStack) -> None:
+        self.supervisor, self._listening, self._opened = supervisor, listening, opened
+
+    def next(self) -> One:
+        """The next one that starts."""
+        one = self._opened.enter_context(self._listening.accept()[0])
+        one.settimeout(60)
+        return One(one, int(one.makefile().readline()))
+
+    def event(self) -> tuple[str, int]:
+        """What the log says next, and of whom."""
+        assert self.supervisor.stderr is not None
+        found = json.loads(self.supervisor.stderr.readline())
+        return found["event"], found["worker"]
+
+    def end(self) -> tuple[int, str]:
+        self.supervisor.send_signal(signal.SIGTERM)
+        _, told = self.supervisor.communicate(timeout=60)
+        self._listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            self._listening.accept()  # nobody else was started
+        return self.supervisor.returncode, told
+
+
+class One:
+    def __init__(self, channel: socket.socket, pid: int) -> None:
+        self._channel, self.pid = channel, pid
+
+    def told(self, orders: bytes) -> None:
+        self._channel.sendall(orders)
+
+    def ended(self) -> bool:
+        """Waits for it."""
+        try:
+            return self._channel.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+@contextmanager
+def herd(count: int, beat: float = 60.0) -> Iterator[Herd]:
+    program = [sys.executable, str(Path(__file__).with_name("herd.py"))]
+    with ExitStack() as opened, socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(60)
+        program += [str(listening.getsockname()[1]), str(count), str(beat)]
+        with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as supervisor:
+            try:
+                yield Herd(supervisor, listening, opened)
+            finally:
+                supervisor.kill()
+
+
+def test_a_process_that_hangs_is_replaced() -> None:
+    """One that lives is not, however long it serves."""
+    with herd(2, beat=0.05) as them:
+        hangs, lives = them.next(), them.next()
+        lives.told(b"sl")
+        hangs.told(b"s")
+        assert them.event() == ("process hangs", hangs.pid)
+        assert them.event() == ("process died", hangs.pid)
+        them.next().told(b"sl")
+        assert them.end() == (0, "")
+
+
+def test_a_process_that_has_said_its_last_word_is_waited_for_only_so_long() -> None:
+    """It did not start, and keeps nobody busy meanwhile."""
+    with herd(1, beat=0.02) as them:
+        one = them.next()
+        one.told(b"c")
+        assert [them.event(), them.event()] == [("process hangs", one.pid), ("process died", one.pid)]
+        assert them.supervisor.wait(60) == 1
+
+
+def test_a_process_that_dies_while_another_takes_its_place_is_replaced_once() -> None:
+    """By that one."""
+    with herd(1) as them:
+        first = them.next()
+        first.told(b"s")
+        them.supervisor.send_signal(signal.SIGHUP)
+        second = them.next()
+        first.told(b"d")
+        assert them.event() == ("process died", first.pid)
+        second.told(b"s")
+        them.supervisor.send_signal(signal.SIGHUP)
+        them.next().told(b"s")
+        assert second.ended()
+        assert them.end() == (0, "")
+
+
+def test_who_asks_twice_for_other_processes_has_those_that_started_after_he_asked_last() -> None:
+    """One that was starting may have read what was there before."""
+    with herd(1) as them:
+        first = them.next()
+        first.told(b"s")
+        them.supervisor.send_signal(signal.SIGHUP)
+        second = them.next()
+        them.supervisor.send_signal(signal.SIGHUP)
+        second.told(b"s")
+        assert first.ended()
+        them.next().told(b"s")
+        assert second.ended()
+        assert them.end() == (0, "")
+
+
+def test_those_that_serve_go_on_when_another_does_not_start() -> None:
+    """Whether one has died or was to be replaced; where one is missing, it is tried again."""
+    with herd(2, beat=0.05) as them:
+        first, second = them.next(), them.next()
+        first.told(b"sl")
+        second.told(b"sl")
+        them.supervisor.send_signal(signal.SIGHUP)
+        third = them.next()
+        third.told(b"d")
+        assert them.event() == ("process died", third.pid)
+        second.told(b"d")
+        assert them.event() == ("process died", second.pid)
+        fourth = them.next()
+        fourth.told(b"d")
+        assert them.event() == ("process died", fourth.pid)
+        them.next().told(b"sl")
+        assert them.end() == (0, "")
+        assert first.ended()
+
+
+def test_it_ends_when_nobody_serves_and_nobody_starts() -> None:
+    """So that whoever started it sees that."""
+    with herd(1) as them:
+        first = them.next()
+        first.told(b"s")
+        first.told(b"d")
+        them.next().told(b"d")
+        _, told = them.supervisor.communicate(timeout=60)
+        assert them.supervisor.returncode == 1
+        assert "A process did not start; the log says why." in told
