@@ -168,11 +168,12 @@ def from_facts(plan: Plan, registers: Registers, turn: Turn) -> Callable[[], obj
     """Facts to ruling: what is timed is evaluate and arbitrate. The facts are observed, and their arguments parsed, once."""
     part = plan.model("m")
     assert part is not None
-    state = registers.scopes.get(scope_key("session_id", CALLER), ScopeState(0, Head()))
+    scope = scope_key("session_id", CALLER)
+    state = registers.scopes.get(scope, ScopeState(0, Head()))
     observed = part.observer.observe(turn, state, KEY)
 
     def decide() -> object:
-        run = Run(part, registers, turn, observed, 5)
+        run = Run(part, registers.scopes, registers.key, turn, observed, 5, scope)
         evaluate(run)
         return arbitrate(run)
 

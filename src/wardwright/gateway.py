@@ -1,4 +1,5 @@
-"""The gate. `govern` is pure: live serving, simulation, replay and the in-process policy all call it and nothing else.
+"""The gate. `govern` is pure: simulation, replay and the in-process policy all call it, live serving the `rule` beneath it, and
+nothing else.
 
 It gives the ruling and the delta; who serves commits the delta before anything is released. An engine that fails raises
 `GovernanceUnavailable`: nothing passes.
@@ -6,7 +7,7 @@ It gives the ruling and the delta; who serves commits the delta before anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -23,6 +24,7 @@ from wardwright.history import (
     Observed,
     Registers,
     ScopeDelta,
+    ScopeState,
     scope_key,
 )
 from wardwright.history.observer import MAX_PINNED
@@ -72,11 +74,17 @@ def model_plan(plan: Plan, turn: Turn) -> ModelPlan:
 
 def govern(plan: Plan, registers: Registers, turn: Turn, now: int) -> tuple[Ruling, Delta]:
     """Rules on one turn at one gate. Reads nothing but its arguments and changes none of them."""
+    part = plan.models.get(turn.model) or model_plan(plan, turn)
+    return rule(part, registers.scopes, registers.key, turn, now, scope_key("session_id", turn.caller))
+
+
+def rule(
+    part: ModelPlan, scopes: Mapping[str, ScopeState], secret: bytes, turn: Turn, now: int, scope: str
+) -> tuple[Ruling, Delta]:
+    """As `govern`, for whoever has found its parts already: `scope` is the session's key."""
     try:
-        part = plan.models.get(turn.model) or model_plan(plan, turn)
-        key = scope_key("session_id", turn.caller)
-        session = registers.scopes.get(key, EMPTY_SCOPE)
-        return _decide(part, registers, turn, part.observer.observe(turn, session, registers.key), now, key)
+        observed = part.observer.observe(turn, scopes.get(scope, EMPTY_SCOPE), secret)
+        return _decide(part, scopes, secret, turn, observed, now, scope)
     except WardwrightError:
         raise
     except Exception as error:
@@ -108,8 +116,9 @@ def judge(
             if fact.source == "assistant_tool_call" and fact.tool_call_id:
                 entry = LedgerEntry(status, fact.raw_name, fact.arguments_digest, 0, False, "forged" in fact.marks)
                 observed.ledger[f"c:{fact.tool_call_id}"] = entry
+        scope = scope_key("session_id", turn.caller)
         if turn.gate != "request":
-            session = registers.scopes.get(scope_key("session_id", turn.caller), EMPTY_SCOPE)
+            session = registers.scopes.get(scope, EMPTY_SCOPE)
             observed.phase = cast("Phase", session.head.phase)
             part.observer.asked(turn, session, observed)
         elif phase is not None:
@@ -119,7 +128,7 @@ def judge(
         observed.repairing = tuple(
             fact.raw_name for fact in facts if fact.source == "inferred" and fact.phase == "argument_repair"
         )
-        return _decide(part, registers, turn, observed, now)
+        return _decide(part, registers.scopes, registers.key, turn, observed, now, scope)
     except WardwrightError:
         raise
     except Exception as error:
@@ -128,9 +137,15 @@ def judge(
 
 
 def _decide(
-    part: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int, session_key: str = ""
+    part: ModelPlan,
+    scopes: Mapping[str, ScopeState],
+    secret: bytes,
+    turn: Turn,
+    observed: Observed,
+    now: int,
+    scope: str,
 ) -> tuple[Ruling, Delta]:
-    run = Run(part, registers, turn, observed, now, session_key)
+    run = Run(part, scopes, secret, turn, observed, now, scope)
     evaluate(run)
     ruling = arbitrate(run)
     through = not run.findings or passes(ruling)
@@ -160,13 +175,13 @@ def _decide(
     ledger = observed.ledger
     if ledger and (run.findings or gate != "reply"):  # else all of a reply has passed, as the observer wrote
         ledger = _ledger(run, ruling, through)
-    scopes = (ScopeDelta(session.key, "session_id", session.version, head, session.changes, ledger),)
+    changes = (ScopeDelta(scope, "session_id", session.version, head, session.changes, ledger),)
     if part.wider:
-        scopes += tuple(_wider(run, head))
+        changes += tuple(_wider(run, head))
     facts = observed.facts
     if run.events - observed.surface_changed < len(facts):  # some were seen before
         facts = [fact for fact in facts if not fact.repeat]
-    return ruling, Delta(now, scopes, tuple(facts))
+    return ruling, Delta(now, changes, tuple(facts))
 
 
 def passes(ruling: Ruling) -> bool:
@@ -458,4 +473,4 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
     return entries
 
 
-__all__ = ["govern", "judge", "model_plan", "passes", "scopes_of"]
+__all__ = ["govern", "judge", "model_plan", "passes", "rule", "scopes_of"]

@@ -44,6 +44,10 @@ def gates_over(store: Store) -> Gates:
     return Gates(store, Keys(), lambda: NOW)
 
 
+async def judged(gates: Gates, turn: Turn) -> Verdict:
+    return await gates.judge(PLAN, turn)
+
+
 def request(session: str, text: str = "hello") -> Turn:
     return Turn("request", "chat_completions", "m", [TextItem("user", text)], caller=Caller("t", session_id=session))
 
@@ -87,7 +91,7 @@ def test_a_conflict_is_judged_again_on_what_is_stored(store: SqliteStore) -> Non
     seen: list[int] = []
 
     def another_process() -> None:
-        asyncio.run(gates_over(store).judge(PLAN, reply("s", "theirs")))
+        asyncio.run(judged(gates_over(store), reply("s", "theirs")))
 
     async def main() -> Verdict:
         def keep(verdict: Verdict) -> Kept:
@@ -143,8 +147,8 @@ def test_a_caller_who_went_away_leaves_the_others_alone(store: SqliteStore) -> N
 
     async def main() -> str:
         gates = gates_over(store)
-        gone = asyncio.create_task(gates.judge(PLAN, request("s1")))
-        stays = asyncio.create_task(gates.judge(PLAN, request("s2")))
+        gone = asyncio.create_task(judged(gates, request("s1")))
+        stays = asyncio.create_task(judged(gates, request("s2")))
         await asyncio.sleep(0)
         gone.cancel()
         return (await stays).ruling.decision

@@ -9,8 +9,9 @@ costs more as a scope grows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from immutables import Map
@@ -120,6 +121,10 @@ class ScopeState(NamedTuple):
 
 
 EMPTY_SCOPE: Final[ScopeState] = ScopeState()
+FEW: Final = 4
+"""So many changes are sooner made one by one than all together."""
+_scope_state: Callable[[tuple[Any, ...]], ScopeState] = partial(cast("Any", tuple).__new__, ScopeState)
+"""Makes one of all its fields, in their order, in two thirds of the time."""
 
 
 @dataclass(slots=True)
@@ -214,19 +219,24 @@ def apply(registers: Registers, delta: Delta) -> Registers:
 def applied(state: ScopeState, change: ScopeDelta) -> ScopeState:
     """One scope after a commit of what changes in it."""
     version, _, registers, ledger = state
-    changes: dict[RegisterKey, Any] = change.registers
-    if changes:
-        if None in changes.values():
-            mutation = registers.mutate()
-            for key, value in changes.items():
-                if value is None:
-                    mutation.pop(key, None)
-                else:
-                    mutation[key] = value
-            registers = mutation.finish()
-        else:
-            registers = registers.update(changes)
-    return ScopeState._make((version + 1, change.head, registers, ledger.update(change.ledger)))
+    changes, entries = change.registers, change.ledger
+    if len(changes) + len(entries) > FEW:
+        mutation = registers.mutate()
+        for key, value in changes.items():
+            if value is None:
+                mutation.pop(key, None)
+            else:
+                mutation[key] = value
+        registers, ledger = mutation.finish(), ledger.update(entries)
+    else:
+        for key, value in changes.items():
+            if value is not None:
+                registers = registers.set(key, value)
+            elif key in registers:
+                registers = registers.delete(key)
+        for name, entry in entries.items():
+            ledger = ledger.set(name, entry)
+    return _scope_state((version + 1, change.head, registers, ledger))
 
 
 def dump_head(head: Head) -> dict[str, Any]:

@@ -28,7 +28,7 @@ import orjson
 
 from wardwright.catalog import compile_glob, fold
 from wardwright.facts import ToolFact, text_digest, tool_context
-from wardwright.history import EMPTY_SCOPE, Observed, RegisterKey, Registers, RegisterValue, ScopeState, scope_key
+from wardwright.history import EMPTY_SCOPE, Observed, RegisterKey, RegisterValue, ScopeState, scope_key
 from wardwright.history.observer import kept_name
 from wardwright.history.requests import EVERY_TOOL
 from wardwright.policy.compile import (
@@ -212,16 +212,22 @@ class Run(Seldom):
     """How many this gate has."""
 
     def __init__(
-        self, plan: ModelPlan, registers: Registers, turn: Turn, observed: Observed, now: int, session_key: str = ""
+        self,
+        plan: ModelPlan,
+        loaded: Mapping[str, ScopeState],
+        secret: bytes,
+        turn: Turn,
+        observed: Observed,
+        now: int,
+        key: str,
     ) -> None:
+        """`loaded`: what the scopes are, by their keys; `key`: the session's."""
         self.plan = plan
         self.turn = turn
         self.gate: Gate = turn.gate
         self.observed = observed
         self.now = now
-        self.secret = registers.key
-        loaded = registers.scopes
-        key = session_key or scope_key("session_id", turn.caller)
+        self.secret = secret
         self.session = session = ScopeRun(key, loaded.get(key, EMPTY_SCOPE))
         self.scopes: dict[str, ScopeRun] = {"session_id": session}
         for kind in plan.wider:
