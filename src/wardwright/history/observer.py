@@ -79,9 +79,11 @@ _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 """How a word usually begins."""
 _SHAPED: Final[tuple[Source, ...]] = ("assistant_tool_call", "tool_result", "tool_choice", "inferred")
 _sha256 = hashlib.sha256
+_new = object.__new__
 _FORGED: Final[tuple[Mark, ...]] = ("forged",)
 _UNDECLARED: Final[tuple[Mark, ...]] = ("undeclared",)
 _NO_PINS: Final[Mapping[RegisterKey, RegisterValue | None]] = {}
+_NONE_STRIPPED: Final[Mapping[str, str]] = {}
 
 _entry: Callable[[tuple[LedgerStatus, str, str, int, bool, bool]], LedgerEntry] = partial(
     cast("Any", tuple).__new__, LedgerEntry
@@ -150,8 +152,8 @@ class Observed:
     """Entries to write if the gate passes; `refused` is set by the gate."""
     pins: Mapping[RegisterKey, RegisterValue | None]
     """Definitions to pin if the gate passes."""
-    notes: list[str]
-    stripped: dict[str, str]
+    notes: tuple[str, ...]
+    stripped: Mapping[str, str]
     """Tools that the provider was not shown: raw name (or EVERY_TOOL) → id of the rule that took it away."""
     changed: tuple[ToolFact, ...]
     """Declared tools whose definition differs from the pinned one (with their mark)."""
@@ -197,11 +199,10 @@ class Observed:
         self.key = key
         self.ledger = {}
         self.pins = _NO_PINS
-        self.notes = []
-        self.stripped = {}
+        self.stripped = _NONE_STRIPPED
         self.surface_changed = self.retry = False
         self.phase = "planning"
-        self.changed = self.user_turns = self.repairing = self.answers = self.phases = self.bundles = ()
+        self.notes = self.changed = self.user_turns = self.repairing = self.answers = self.phases = self.bundles = ()
         self.work = self.before = None
         self.news_from = self.news_turn = self.words_from = 0
 
@@ -217,7 +218,7 @@ class Observed:
         turn = self.turn
         if turn is None:
             return self.transcript_digest
-        whole = self.transcript_digest or _digests(_walk(turn.items)[0], 0, self.key)[1]
+        whole = self.transcript_digest or _digests(_walk(turn.items, None)[0], 0, self.key)[1]
         choice = turn.tool_choice
         forced = "" if choice is None else _sized(choice.mode, *choice.names)
         wanted = "" if turn.response_format is None else _dumped(turn.response_format).hex()
@@ -277,14 +278,7 @@ def _digests(words: Sequence[Word], length: int, key: bytes) -> tuple[str, str]:
     return first, hasher.hexdigest()[:32]
 
 
-def _word(item: Item) -> Word:
-    # The same words cut otherwise read otherwise.
-    if isinstance(item, TextItem):
-        return item.role, item.parts or item.text
-    if isinstance(item, CallItem):
-        return "call", item.id, item.name, item.arguments
-    if isinstance(item, ResultItem):
-        return "result", item.is_error, item.call_id, item.name, item.parts or item.content
+def _hosted_word(item: Item) -> Word:
     if isinstance(item, HostedCallItem):
         return "hosted", item.id, item.kind, item.server, item.name, item.arguments
     if isinstance(item, HostedResultItem):
@@ -292,57 +286,46 @@ def _word(item: Item) -> Word:
     raise TypeError(f"unknown item {type(item).__name__}")
 
 
-def _walk(items: Sequence[Item]) -> tuple[list[Word], list[str]]:
-    """All items as words, and the ids of calls."""
+def _walk(items: Sequence[Item], met: set[str] | None) -> tuple[list[Word], set[str] | None]:
+    """All items as words; and the ids of their calls beside those `met` before, if they can be names: each has one of its own,
+    and none is long. Else None."""
     words: list[Word] = []
-    ids: list[str] = []
     for item in items:
-        # As `_word` does, without the call: every request shows its whole transcript.
+        # By `is`, where a transcript has many: an `isinstance` that says no takes ten times as long.
         if type(item) is TextItem:
+            # The same words cut otherwise read otherwise.
             words.append((item.role, item.parts or item.text))
-        elif type(item) is CallItem:
-            ids.append(item.id)
-            words.append(("call", item.id, item.name, item.arguments))
         elif type(item) is ResultItem:
             words.append(("result", item.is_error, item.call_id, item.name, item.parts or item.content))
+        elif isinstance(item, CallItem):
+            call_id = item.id
+            words.append(("call", call_id, item.name, item.arguments))
+            if met is not None:
+                if call_id and call_id not in met and len(call_id) <= MAX_ID:
+                    met.add(call_id)
+                else:
+                    met = None
         else:
-            words.append(_word(item))
-            if isinstance(item, CallItem):
-                ids.append(item.id)
-    return words, ids
-
-
-def _named(ids: list[str], before: set[str] | None = None) -> set[str] | None:
-    """The ids of calls, with those before them, if they can be names: each has one of its own, and none is long. Else None."""
-    named = set(ids)
-    if ids and ("" in named or len(named) < len(ids) or len(max(ids, key=len)) > MAX_ID):
-        return None
-    if before is None:
-        return named
-    if not named.isdisjoint(before):
-        return None
-    before.update(named)
-    return before
+            words.append(_hosted_word(item))
+    return words, met
 
 
 def _read(turn: Turn, length: int, key: bytes) -> tuple[bool, str, str]:
     """Whether the ids of calls can be their names; the digest of the first `length` items, if there are so many, and of all."""
     items, before = turn.items, turn.repeated
     if before is None:
-        words, ids = _walk(items)
-        return _named(ids) is not None, *_digests(words, length, key)
+        words, ids = _walk(items, set())
+        return ids is not None, *_digests(words, length, key)
     if 0 < before.length == length <= len(items) and before.key == key:
         # The very items that were digested before: only what follows them is new.
-        words, ids = _walk(items[length:])
+        words, ids = _walk(items[length:], before.ids)
         first, hasher = before.digest, before.hasher
         if words:
             hasher = hasher.copy()
             hasher.update(b"," + _written(words))
-        if before.ids is not None:
-            before.ids = _named(ids, before.ids)
     else:
-        words, ids = _walk(items)
-        first, before.ids = "", _named(ids)
+        words, ids = _walk(items, set())
+        first = ""
         if 0 < length <= len(words):
             hasher = _sha256(key + _written(words[:length]))
             first = hasher.hexdigest()[:32]
@@ -350,28 +333,30 @@ def _read(turn: Turn, length: int, key: bytes) -> tuple[bool, str, str]:
                 hasher.update(b"," + _written(words[length:]))
         else:
             hasher = _sha256(key + _written(words))
-    before.length, before.key, before.hasher = len(items), key, hasher
-    before.digest = hasher.hexdigest()[:32]
-    return before.ids is not None, first, before.digest
+        before.key = key
+    whole = before.digest = hasher.hexdigest()[:32]
+    before.length, before.hasher, before.ids = len(items), hasher, ids
+    return ids is not None, first, whole
 
 
 def _tail(items: Sequence[Item]) -> int:
     """Where the items after the last assistant item begin: what the model is asked to read now."""
     tail = len(items)
-    for item in reversed(items):
-        if not isinstance(item, ResultItem) and (not isinstance(item, TextItem) or item.role == "assistant"):
+    while tail:
+        item = items[tail - 1]
+        if type(item) is not ResultItem and (type(item) is not TextItem or item.role == "assistant"):
             break
         tail -= 1
     return tail
 
 
-def _start(items: Sequence[Item], head: Head, known: int, tail: int) -> int:
-    """The first item that needs a look: what stands before it was judged, and answered, as it is."""
-    start = min(known, tail)
-    if known == len(items) or head.asked_turn == head.turn:
-        # The same request again, or nothing was released since: what was news then is still what the model is asked to read.
-        start = min(start, head.news_from)
-    return start
+def _start(known: int, tail: int, again: bool, news_from: int) -> int:
+    """The first item that needs a look: what stands before it was judged, and answered, as it is.
+
+    `again`: the same request, or nothing was released since. What was news then is still what the model is asked to read.
+    """
+    start = known if known < tail else tail
+    return news_from if again and news_from < start else start
 
 
 def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
@@ -391,11 +376,12 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 keys.extend(_hosted_names(item, _hosted_digest(key, item), key))
         return keys
-    words, ids = _walk(items)
-    names = None if _named(ids) is not None else _names(items, key)
+    words, ids = _walk(items, set())
+    names = None if ids is not None else _names(items, key)
     first, whole = _digests(words, head.prefix_length, key)
     known = head.prefix_length if first and first == head.prefix_digest else 0
-    start = _start(items, head, known, _tail(items)) if known else 0
+    again = known == len(items) or head.asked_turn == head.turn
+    start = _start(known, _tail(items), again, head.news_from) if known else 0
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, CallItem):
@@ -430,7 +416,7 @@ def goes_on(items: Sequence[Item], head: Head, key: bytes) -> bool:
     length, key = head.prefix_length, key.ljust(64, b"\0")
     if not 0 < length <= len(items):
         return False
-    return _digests(_walk(items[:length])[0], length, key)[0] == head.prefix_digest
+    return _digests(_walk(items[:length], None)[0], length, key)[0] == head.prefix_digest
 
 
 def short_id(name: str, key: bytes) -> str:
@@ -528,6 +514,33 @@ class _Shape:
         self.identity = identity
         self.values = values
         """Of the fields `_SHAPE`."""
+
+
+def _made(shape: _Shape) -> ToolFact:
+    """A fact of that shape, with nothing more known of it. As `ToolFact` makes one, without the passing on of so many values."""
+    fact = _new(ToolFact)
+    (
+        fact.namespace,
+        fact.name,
+        fact.raw_name,
+        fact.risk_class,
+        fact.phase,
+        fact.source,
+        fact.tool_call_id,
+        fact.result_status,
+        fact.confidence,
+        fact.execution_location,
+        fact.visibility_level,
+        fact.marks,
+        fact.trust,
+        fact.effects,
+    ) = shape.values
+    fact.arguments_digest = fact.result_digest = fact.definition_hash = ""
+    fact.repeat = fact.invalid_arguments = False
+    fact.ordinal = 0
+    fact.item = -1
+    fact.arguments = fact.content = fact.schema = fact.parsed = fact.kind = None
+    return fact
 
 
 def _place(turn: Turn, raw_name: str) -> str:
@@ -671,9 +684,10 @@ class Observer:
         # At once: a field that is read by its name costs as much as a dozen of these.
         (
             now, _, prefix_length, prefix_digest, _, _, surface_digest, _, _, last_ids, _, _, _, _,
-            _, last_digest, _, last_news_turn, asked_turn, changed, _, unanswered,
+            _, last_digest, last_news_from, last_news_turn, asked_turn, changed, _, unanswered,
         ) = head  # fmt: skip
         items = turn.items
+        count = len(items)
         own, first, whole = _read(turn, prefix_length, key)
         names = None if own else _names(items, key)
         known = prefix_length if first and first == prefix_digest else 0
@@ -684,22 +698,22 @@ class Observer:
             seen.retry = True
         if surface.digest != surface_digest or changed:
             self._pin(session, seen)
-        start = _start(items, head, known, tail) if known else 0
         # What came since the last released reply, or with this very request before, is still to be judged.
         waiting = asked_turn == now
+        start = _start(known, tail, waiting or known == count, last_news_from) if known else 0
         news_turn = last_news_turn if waiting else now if not known else now + 1
-        seen.news_from = start
-        seen.news_turn = news_turn if news_turn < now else now
+        news_from = start
         requests = registers.get(REQUESTS)
         before = None if requests is None else find(requests, whole)
         if before is not None:
             seen.before = before
-            news_turn = seen.news_turn = min(news_turn, before.news_turn)
-            seen.news_from = max(start, before.news_from)
-        news_from = seen.news_from
+            news_turn = min(news_turn, before.news_turn)
+            news_from = max(start, before.news_from)
+        seen.news_from = news_from
+        seen.news_turn = news_turn if news_turn < now else now
         # Words that no released reply has answered are said again with every retry.
         words_from = min(unanswered, known) if waiting else known
-        seen.words_from = len(items)
+        seen.words_from = count
         calls: dict[str, CallItem] = {}
         digests: dict[str, str] = {}
         every: dict[str, CallItem] | None = None
@@ -708,70 +722,15 @@ class Observer:
         unseen = met_passed = False
         learnt, facts = seen.ledger, seen.facts
         repairing: dict[str, ToolFact | None] = {}
-        for index in range(start if start < words_from else words_from, len(items)):
+        for index in range(start if start < words_from else words_from, count):
             item = items[index]
-            if isinstance(item, CallItem):
-                call_id = item.id if names is None else names[index]
-                calls[call_id] = item
-                if index < start:
-                    continue
-                name = f"c:{call_id}"
-                entry = ledger.get(name)
-                raw, arguments = item.name, item.arguments
-                form, parsed = canonical(arguments)
-                arguments_digest = digests[call_id] = _sha256(key + form).hexdigest()[:32]
-                marks: tuple[Mark, ...] = ()
-                repeat = False
-                if entry is None:
-                    forged = met_known and now > 0
-                    if forged:
-                        marks = _FORGED
-                    else:
-                        unseen = True
-                    learnt[name] = _entry(("observed", raw, arguments_digest, now, False, forged))
-                    if not item.id:
-                        self._numbered(session, seen, item, call_id, key)
-                else:
-                    met_known = met_known or not entry.refused
-                    if entry.status != "observed":
-                        met_passed = True
-                    elif met_passed and head.turn and not entry.forged:
-                        # It came in by itself once, and now stands behind calls that did pass: as if it had been one of them.
-                        entry = learnt[name] = entry._replace(forged=True, turn=head.turn)
-                    if entry.digest != arguments_digest or entry.raw_name != raw:
-                        marks = ("altered",)
-                        name = f"a:{call_id}"
-                        altered = ledger.get(name)
-                        repeat = altered is not None and altered[1:3] == (raw, arguments_digest)
-                        if not repeat:
-                            learnt[name] = _entry(("observed", raw, arguments_digest, now, False, False))
-                    elif entry.refused or (
-                        entry.status == "observed" and entry.turn >= news_turn and index >= news_from
-                    ):
-                        repeat = True
-                        if entry.refused:
-                            learnt[name] = entry
-                            unseen = unseen or (entry.status == "observed" and not entry.forged)
-                        if entry.forged:
-                            marks = _FORGED
-                    else:
-                        continue
-                fact = self._call(turn, raw, call_id, arguments, arguments_digest, index, surface)
-                fact.parsed = parsed
-                if marks:
-                    fact.marks = marks
-                    fact.kind = None
-                if repeat:
-                    fact.repeat = True
-                facts.append(fact)
-            elif isinstance(item, ResultItem):
+            if type(item) is ResultItem:
                 if index < start:
                     continue
                 if names is not None:
                     call_id = names[index]
                 elif not (call_id := item.call_id) or len(call_id) > MAX_ID:
                     call_id = _answered_id(item, key)
-                since = news_turn if index >= news_from else now + 1
                 call = calls.get(call_id)
                 if call is None:
                     # Its call may stand in what is known, or behind it; whose result it is does not depend on that.
@@ -783,9 +742,11 @@ class Observer:
                         }
                     call = every.get(call_id)
                 said = digests.get(call_id)
+                since = news_turn if index >= news_from else now + 1
                 self._result(
                     turn,
-                    session,
+                    ledger,
+                    now,
                     seen,
                     item,
                     index,
@@ -793,12 +754,11 @@ class Observer:
                     call,
                     said,
                     index >= tail,
-                    key,
                     repairing,
                     since,
                     met_known,
                 )
-            elif isinstance(item, TextItem):
+            elif type(item) is TextItem:
                 text = item.text
                 if (
                     item.role == "user"
@@ -820,6 +780,60 @@ class Observer:
                         if not user_turns:
                             seen.words_from = index
                         user_turns.append(len(facts))
+            elif isinstance(item, CallItem):
+                call_id = item.id if names is None else names[index]
+                calls[call_id] = item
+                if index < start:
+                    continue
+                name = f"c:{call_id}"
+                entry = ledger.get(name)
+                raw, arguments = item.name, item.arguments
+                form, parsed = canonical(arguments)
+                arguments_digest = digests[call_id] = _sha256(key + form).hexdigest()[:32]
+                marks: tuple[Mark, ...] = ()
+                repeat = False
+                if entry is None:
+                    forged = met_known and now > 0
+                    if forged:
+                        marks = _FORGED
+                    else:
+                        unseen = True
+                    learnt[name] = _entry(("observed", raw, arguments_digest, now, False, forged))
+                    if not item.id:
+                        self._numbered(session, seen, item, call_id, key)
+                else:
+                    status, called, said, since, refused, forged = entry
+                    if not refused:
+                        met_known = True
+                    if status != "observed":
+                        met_passed = True
+                    elif met_passed and now and not forged:
+                        # It came in by itself once, and now stands behind calls that did pass: as if it had been one of them.
+                        forged, since = True, now
+                        entry = learnt[name] = _entry((status, called, said, since, refused, forged))
+                    if said != arguments_digest or called != raw:
+                        marks = ("altered",)
+                        name = f"a:{call_id}"
+                        altered = ledger.get(name)
+                        repeat = altered is not None and altered[1:3] == (raw, arguments_digest)
+                        if not repeat:
+                            learnt[name] = _entry(("observed", raw, arguments_digest, now, False, False))
+                    elif refused or (status == "observed" and since >= news_turn and index >= news_from):
+                        repeat = True
+                        if refused:
+                            learnt[name] = entry
+                            unseen = unseen or (status == "observed" and not forged)
+                        if forged:
+                            marks = _FORGED
+                    else:
+                        continue
+                fact = self._call(turn, raw, call_id, arguments, arguments_digest, parsed, index, surface)
+                if marks:
+                    fact.marks = marks
+                    fact.kind = None
+                if repeat:
+                    fact.repeat = True
+                facts.append(fact)
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 if index < start:
                     continue
@@ -868,10 +882,10 @@ class Observer:
             else:
                 raise TypeError(f"unknown item {type(item).__name__}")
         if unseen:
-            seen.notes.append("unseen_prefix")
+            seen.notes += ("unseen_prefix",)
         if prefix_length and not known and items:
             missing = [call_id for call_id in last_ids if call_id not in calls]
-            seen.notes.append("omitted" if missing else "branched")
+            seen.notes += ("omitted" if missing else "branched",)
         if user_turns:
             seen.user_turns = tuple(user_turns)
         if repairing and any(repairing.values()):
@@ -930,17 +944,26 @@ class Observer:
         seen.changed = tuple(changed)
 
     def _call(
-        self, turn: Turn, raw: str, call_id: str, arguments: str, arguments_digest: str, index: int, surface: Surface
+        self,
+        turn: Turn,
+        raw: str,
+        call_id: str,
+        arguments: str,
+        arguments_digest: str,
+        parsed: Any,
+        index: int,
+        surface: Surface,
     ) -> ToolFact:
         # As `_shape` does, without the call: this is done for every fact.
         shape = self._calls.get((turn.wire if raw not in turn.server_tools else _place(turn, raw), raw))
         if shape is None:
             shape = self._shape(turn, raw, "assistant_tool_call", "planning")
-        fact = ToolFact(*shape.values)
+        fact = _made(shape)
         fact.kind = shape
         fact.tool_call_id = call_id
         fact.arguments = arguments
         fact.arguments_digest = arguments_digest
+        fact.parsed = parsed
         fact.item = index
         tool = surface.by_name.get(raw)
         if tool is not None:
@@ -968,7 +991,8 @@ class Observer:
     def _result(
         self,
         turn: Turn,
-        session: ScopeState,
+        ledger: Mapping[str, LedgerEntry],
+        now: int,
         seen: Observed,
         item: ResultItem,
         index: int,
@@ -976,20 +1000,18 @@ class Observer:
         call: CallItem | None,
         said: str | None,
         in_tail: bool,
-        key: bytes,
         repairing: dict[str, ToolFact | None],
         news_turn: int,
         met_known: bool,
     ) -> None:
         """`said`: the digest of its call's arguments, where that was made already."""
-        _, head, _, ledger = session
-        learnt, content = seen.ledger, item.content
+        key, learnt, content = seen.key, seen.ledger, item.content
         result_digest = _sha256(key + content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         name = f"c:{call_id}"
         called = learnt.get(name)
         if called is None:
             called = ledger.get(name)
-            if called is not None and call is not None and (said or digest(key, call.arguments)) != called.digest:
+            if called is not None and call is not None and (said or digest(key, call.arguments)) != called[2]:
                 call = None  # not the arguments it was called with
         name = f"r:{call_id}"
         entry = learnt.get(name) or ledger.get(name)
@@ -997,7 +1019,7 @@ class Observer:
         repeat = False
         if called is None:
             # Nobody's result is made up, also in a history that was brought along.
-            if (head.turn and met_known) or (call is None and (head.turn or turn.gate == "request")):
+            if (now and met_known) or (call is None and (now or turn.gate == "request")):
                 marks = _FORGED
             raw = call.name if call is not None else item.name
             arguments_digest = "" if call is None else said or digest(key, call.arguments)
@@ -1010,7 +1032,7 @@ class Observer:
                 marks = ("result_for_denied_call",)
         raw = raw or "unknown"
         if entry is None:
-            learnt[name] = _entry(("observed", raw, result_digest, head.turn, False, False))
+            learnt[name] = _entry(("observed", raw, result_digest, now, False, False))
         elif entry.status == "denied" and entry.digest == result_digest:
             # What we put in its place, and this is the first we see of it.
             learnt[name] = entry._replace(status="observed")
@@ -1023,7 +1045,7 @@ class Observer:
             altered = learnt.get(name) or ledger.get(name)
             repeat = altered is not None and altered.digest == result_digest
             if not repeat:
-                learnt[name] = _entry(("observed", raw, result_digest, head.turn, False, False))
+                learnt[name] = _entry(("observed", raw, result_digest, now, False, False))
         elif in_tail or entry.refused or entry.turn >= news_turn:
             repeat = True
             if entry.refused:
@@ -1034,7 +1056,7 @@ class Observer:
         if shape is None:
             shape = self._shape(turn, raw, "tool_result", "result_interpretation")
         identity = shape.identity
-        fact = ToolFact(*shape.values)
+        fact = _made(shape)
         fact.tool_call_id = call_id
         fact.item = index
         fact.content = content
@@ -1045,9 +1067,8 @@ class Observer:
         if repeat:
             fact.repeat = True
         invalid = False
-        status: ResultStatus = "unknown"
-        if item.is_error is not None:
-            status = "error" if item.is_error else "success"
+        flagged = item.is_error
+        status: ResultStatus = "unknown" if flagged is None else "error" if flagged else "success"
         if identity.status_tests:
             extracted, invalid = result_status(identity, content)
             if status == "unknown" or (status == "success" and extracted != "unknown"):
@@ -1060,7 +1081,7 @@ class Observer:
             fact.kind = shape
         if call is not None:
             fact.arguments = call.arguments
-        if status in ("error", "rejected"):
+        if status == "error" or status == "rejected":
             tool = seen.surface.by_name.get(raw)
             if not invalid and call is not None:
                 seen.work = seen.work or Work()
@@ -1080,7 +1101,7 @@ class Observer:
         for failed in repairing:
             if failed is None:
                 continue
-            fact = ToolFact(*self._shape(turn, failed.raw_name, "inferred", "argument_repair").values)
+            fact = _made(self._shape(turn, failed.raw_name, "inferred", "argument_repair"))
             fact.confidence = "inferred"
             fact.tool_call_id = failed.tool_call_id
             fact.repeat = failed.repeat
@@ -1102,7 +1123,7 @@ class Observer:
                 identity = self.catalog.resolve_hosted(tool.hosted, tool.server, tool.name)
                 fact = self._fact(identity, raw, "tool_choice", "planning", "provider")
             else:
-                fact = ToolFact(*self._shape(turn, raw, "tool_choice", "planning").values)
+                fact = _made(self._shape(turn, raw, "tool_choice", "planning"))
             name = f"t:{seen.transcript_digest}:{short_id(raw, seen.key)}"
             entry = session.ledger.get(name)
             fact.repeat = entry is not None
@@ -1114,18 +1135,18 @@ class Observer:
         if claims is None:
             return
         if not turn.claims_trusted:
-            seen.notes.append("claim_refused")
+            seen.notes += ("claim_refused",)
             return
         # What a caller sends need not be what the type says.
         readable = isinstance(cast("Any", claims), Mapping)
         primary: Any = claims.get("primary_tool", claims) if readable else None
         if not isinstance(primary, Mapping):
-            seen.notes.append("claim_unreadable")
+            seen.notes += ("claim_unreadable",)
             return
         claim = cast("Mapping[str, Any]", primary)
         namespace, name = str(claim.get("namespace") or ""), str(claim.get("name") or "")
         if not name:
-            seen.notes.append("claim_unreadable")
+            seen.notes += ("claim_unreadable",)
             return
         raw = f"{namespace}.{name}" if namespace else name
         named = self.catalog.resolve(raw)
@@ -1159,21 +1180,26 @@ class Observer:
 
     def _answer(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
         _, head, _, ledger = session
-        seen = Observed([], self.surface(turn.tools), 0, "", turn, key)
+        facts: list[ToolFact] = []
+        surface = self.surface(turn.tools)
+        seen = Observed(facts, surface, 0, "", turn, key)
         self.asked(turn, session, seen)
         seen.phase = seen.phases[-1]  # pyright: ignore[reportAttributeAccessIssue]
         failed: tuple[str, ...] = ()
         for record in seen.answers:
             failed += record.repairing
-        failed_before = frozenset(failed or head.repairing)
-        all_failed = EVERY_TOOL in failed_before
-        declared = seen.surface.by_name
+        failed = failed or head.repairing
+        failed_before = frozenset(failed) if failed else failed
+        now, of_result = head.turn, turn.gate == "result"
+        declared = surface.by_name
         learnt = seen.ledger
         repairing: dict[str, ToolFact | None] = {}
         called: CallItem | None = None
         for index, item in enumerate(turn.items):
+            if type(item) is TextItem:
+                continue
             if isinstance(item, CallItem):
-                if turn.gate == "result":
+                if of_result:
                     called = item
                     continue
                 raw, arguments, call_id = item.name, item.arguments, item.id
@@ -1183,20 +1209,20 @@ class Observer:
                 if not call_id or name in learnt or name in ledger or len(call_id) > MAX_ID:
                     call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)
                     name = f"c:{call_id}"
-                learnt[name] = _entry(("passed", raw, arguments_digest, head.turn, False, False))
-                fact = self._call(turn, raw, call_id, arguments, arguments_digest, index, seen.surface)
-                fact.parsed = parsed
-                if all_failed or raw in failed_before:
+                learnt[name] = _entry(("passed", raw, arguments_digest, now, False, False))
+                fact = self._call(turn, raw, call_id, arguments, arguments_digest, parsed, index, surface)
+                if failed_before and (raw in failed_before or EVERY_TOOL in failed_before):
                     fact.phase = "argument_repair"
                     fact.kind = None
                 if declared and raw not in declared and raw not in turn.server_tools:
                     # Under another spelling it may be one of them.
                     plain = kept_name(self.catalog.resolve(raw).plain)
-                    if plain not in seen.surface.names:
+                    if plain not in surface.names:
                         fact.marks = _UNDECLARED
                         fact.kind = None
-                fact.repeat = held
-                seen.facts.append(fact)
+                if held:
+                    fact.repeat = True
+                facts.append(fact)
             elif isinstance(item, (HostedCallItem, HostedResultItem)):
                 content = _hosted_digest(key, item)
                 keys = _hosted_names(item, content, key)
@@ -1214,11 +1240,9 @@ class Observer:
                 seen.facts.append(fact)
             elif isinstance(item, ResultItem):
                 call_id = _answered_id(item, key)
-                self._result(
-                    turn, session, seen, item, index, call_id, called, None, True, key, repairing, head.turn, False
-                )
+                self._result(turn, ledger, now, seen, item, index, call_id, called, None, True, repairing, now, False)
                 seen.phase = "result_interpretation"
-            elif not isinstance(item, TextItem):
+            else:
                 raise TypeError(f"unknown item {type(item).__name__}")
         if repairing and any(repairing.values()):
             seen.repairing = tuple([raw for raw, failed in repairing.items() if failed is not None])
@@ -1226,21 +1250,25 @@ class Observer:
 
     def asked(self, turn: Turn, session: ScopeState, seen: Observed) -> None:
         """What the request said that this answers (or the requests, where nobody can say which)."""
-        head = session.head
-        answers = seen.answers = tuple(answered(session, turn.request))
+        answers = seen.answers = answered(session, turn.request)
+        if len(answers) == 1:  # as mostly
+            _, _, _, _, _, _, _, phase, bundles, _, stripped = answers[0]
+            seen.phases = (phase,)
+            if bundles:
+                seen.bundles = tuple(dict.fromkeys(bundles))
+            if stripped:
+                seen.stripped = dict(zip(stripped[::2], stripped[1::2], strict=True))
+            return
         if not answers:
+            head = session.head
             seen.phases, seen.bundles = (head.phase,), head.bundles
             return
-        phases: list[str] = []
-        bundles: list[str] = []
+        lost: dict[str, str] = {}
         for record in answers:
-            phases.append(record.phase)
-            bundles.extend(record.bundles)
-            if record.stripped:
-                seen.stripped.update(zip(record.stripped[::2], record.stripped[1::2], strict=True))
-        seen.phases = tuple(phases)
-        if bundles:
-            seen.bundles = tuple(dict.fromkeys(bundles))
+            lost.update(zip(record.stripped[::2], record.stripped[1::2], strict=True))
+        seen.phases = tuple([record.phase for record in answers])
+        seen.bundles = tuple(dict.fromkeys([bundle for record in answers for bundle in record.bundles]))
+        seen.stripped = lost
 
     def _call_id(
         self,
