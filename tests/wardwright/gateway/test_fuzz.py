@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -20,6 +17,8 @@ from wardwright.http.openapi import document
 from wardwright.http.service import Service, embedded
 from wardwright.http.start import front
 
+from ..http.standing import standing
+
 pytestmark = pytest.mark.heavy
 
 SCHEMA = schemathesis.openapi.from_dict(document())
@@ -29,22 +28,10 @@ OPERATIONS = [one.ok() for one in SCHEMA.get_all_operations()]
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The embedded example, served on a real socket; its address and its admin token."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     folder: Path = tmp_path_factory.mktemp("fuzz")
     service = Service(embedded(), str(folder / "fuzz.db"), "127.0.0.1")
-    config = uvicorn.Config(front(service), port=port, lifespan="on", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    waiting = threading.Event()
-    while not server.started:
-        assert thread.is_alive()
-        waiting.wait(0.01)
-    yield f"http://127.0.0.1:{port}", service.admin_token or ""
-    server.should_exit = True
-    thread.join(30)
+    with standing(front(service)) as port:
+        yield f"http://127.0.0.1:{port}", service.admin_token or ""
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "unfitting"])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
-import socket
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +13,13 @@ import anthropic
 import httpx2
 import openai
 import pytest
-import uvicorn
 
 from wardwright import cli
 from wardwright.config import DEPLOYMENT_KEYS, Node, Problems, load_config
 from wardwright.http.service import Service, compile_service
 from wardwright.http.start import Start, front
+
+from .standing import standing
 
 PROJECT = Path(__file__).parents[3]
 FOLDER = PROJECT / "docs" / "gateway"
@@ -47,7 +45,7 @@ class Terminal:
         self.address = ""
         self.service: Service | None = None
         self._capture = capture
-        self._stop: list[Callable[[], None]] = []
+        self._served = ExitStack()
         monkeypatch.setattr(cli, "start", self._start)
 
     def run(self, command: str) -> str:
@@ -71,8 +69,7 @@ class Terminal:
         return self._capture.readouterr().out
 
     def close(self) -> None:
-        for stop in self._stop:
-            stop()
+        self._served.close()
 
     def _ward(self, program: str, arguments: list[str]) -> str:
         assert program == "wardwright"
@@ -88,21 +85,8 @@ class Terminal:
         self.close()
         service = start.service()
         tell(service)
-        listening = socket.create_server(("127.0.0.1", 0), backlog=16)
-        listening.setblocking(False)
-        options: dict[str, Any] = {"log_config": None, "log_level": "critical", "loop": "asyncio", "ws": "none"}
-        server = uvicorn.Server(uvicorn.Config(front(service), lifespan="on", **options))
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
-        thread.start()
-
-        def stop() -> None:
-            server.should_exit = True
-            thread.join(20)
-            assert not thread.is_alive()
-
-        self._stop = [stop]
+        self.address = f"127.0.0.1:{self._served.enter_context(standing(front(service)))}"
         self.service = service
-        self.address = f"127.0.0.1:{listening.getsockname()[1]}"
         if service.admin_token:
             self.words["TOKEN"] = service.admin_token
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from wardwright.http.server import Server, bind
 from wardwright.http.start import create_app
 
 mcp = pytest.importorskip("mcp")
@@ -34,7 +35,8 @@ mcp_servers:
 
 
 @asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[int]:
+async def elsewhere(app: Any) -> AsyncIterator[int]:
+    """Somebody else's application, on somebody else's server."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
     running = asyncio.create_task(server.serve(sockets=[listening]))
@@ -44,6 +46,19 @@ async def serving(app: Any) -> AsyncIterator[int]:
         yield listening.getsockname()[1]
     finally:
         server.should_exit = True
+        await running
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[int]:
+    """The gateway, on its own."""
+    server, sockets, ready = Server(app), bind("127.0.0.1", 0), asyncio.Event()
+    running = asyncio.create_task(server.serve(sockets, drain=5, ready=ready.set))
+    await ready.wait()
+    try:
+        yield sockets[0].getsockname()[1]
+    finally:
+        server.stop()
         await running
 
 
@@ -73,10 +88,10 @@ def test_the_official_client_sees_what_policy_lets_it_see(tmp_path: Path) -> Non
         return "secret"
 
     async def run() -> None:
-        async with serving(files.streamable_http_app()) as upstream:
+        async with elsewhere(files.streamable_http_app()) as upstream:
             app = create_app(PLAN.format(port=upstream), str(tmp_path / "store.db"))
             async with (
-                serving(app) as port,
+                served(app) as port,
                 streamable_http_client(f"http://127.0.0.1:{port}/mcp/files") as streams,
                 ClientSession(streams[0], streams[1]) as client,
             ):
