@@ -138,11 +138,13 @@ def receipt_id(at_ms: int, entropy: bytes) -> str:
 class Rules(dict[str, Rule]):
     """A model's rules by id. What a receipt says of a rule is the same every time, so it is made once."""
 
-    __slots__ = ("selectors",)
+    __slots__ = ("memo", "selectors")
 
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         super().__init__(rules)
         self.selectors: dict[tuple[str, ToolPolicyStatus], dict[str, Any]] = {}
+        self.memo: object = None
+        """Scratch for who writes receipts."""
 
 
 def rules_of(plan: ModelPlan) -> Rules:
@@ -198,7 +200,7 @@ def build(
         decision["tool_policy_selectors"] = selectors
     receipt: Receipt = {
         "at_ms": judged[-1].at_ms,
-        "caller": _caller(first.turn.caller),
+        "caller": caller_kept(first.turn.caller),
         "decision": decision,
         "final": _final(outcome, judged, selectors, rules),
         "id": receipt_id,
@@ -215,7 +217,7 @@ def _request(turn: Turn, context: dict[str, Any], key: bytes) -> dict[str, Any]:
     if turn.model:
         request["model"] = turn.model
     if turn.tool_choice is not None:
-        request["tool_choice"] = _fields(turn.tool_choice)
+        request["tool_choice"] = fields_kept(turn.tool_choice)
     if turn.claims is not None:
         # That a caller claimed something, and whether it was believed; never what it said.
         request["claims"] = {
@@ -266,7 +268,7 @@ def build_admin(
             "kind": "admin",
             "id": receipt_id,
             "at_ms": at_ms,
-            "caller": _caller(caller),
+            "caller": caller_kept(caller),
             "admin": _kept({"action": action, "target": target, "details": dict(details or {})}),
             "final": {"status": "done"},
         }
@@ -635,20 +637,12 @@ def _gate(
     places: dict[int, int] = {}
     for place, fact in enumerate(ruling.facts):
         if fact.source != "declared_tool":
-            kept = context["primary_tool"] = _fact(fact)
+            kept = context["primary_tool"] = fact_kept(fact)
         else:
-            # The raw name is what a replay under another catalog needs.
-            surface.append(
-                {
-                    "name": fact.name,
-                    "namespace": fact.namespace,
-                    "raw_name": fact.raw_name,
-                    "risk_class": fact.risk_class,
-                }
-            )
+            surface.append(tool_kept(fact))
             if place not in used:
                 continue
-            kept = _fact(fact)
+            kept = fact_kept(fact)
         places[place] = len(facts)
         facts.append(_captured(kept, fact, catalog) if capture else kept)
     if surface:
@@ -668,14 +662,14 @@ def _gate(
     if ruling.conflicts:
         gate["conflicts"] = [{"rules": list(one.rules), "message": one.message} for one in ruling.conflicts]
     if ruling.calls:
-        gate["calls"] = [_call(call) for call in ruling.calls]
+        gate["calls"] = [call_kept(call) for call in ruling.calls]
     if ruling.blocked_tools:
         gate["blocked_tools"] = list(ruling.blocked_tools)
     if ruling.stripped or ruling.withheld_server_tools:
         gate["withheld"] = _withheld(ruling)
     route = ruling.route
     if route.model or route.allowed or route.prefer:
-        gate["route"] = _fields(route)
+        gate["route"] = fields_kept(route)
     if ruling.reask:
         gate["reask"] = True
     if ruling.binds_next:
@@ -693,7 +687,17 @@ def _gate(
     return gate, context
 
 
-def _fact(fact: ToolFact) -> dict[str, Any]:
+def tool_kept(fact: ToolFact) -> dict[str, Any]:
+    """What is kept of a declared tool. The raw name is what a replay under another catalog needs."""
+    return {
+        "name": fact.name,
+        "namespace": fact.namespace,
+        "raw_name": fact.raw_name,
+        "risk_class": fact.risk_class,
+    }
+
+
+def fact_kept(fact: ToolFact) -> dict[str, Any]:
     """What may be kept of a fact. Field by field: a receipt holds many facts. In the order they are written."""
     values: dict[str, Any] = {
         "arguments_digest": fact.arguments_digest,
@@ -744,7 +748,8 @@ def _redact(catalog: Catalog | None, fact: ToolFact) -> tuple[str, ...]:
     return catalog.resolve(fact.raw_name).redact
 
 
-def _call(call: CallRuling) -> dict[str, Any]:
+def call_kept(call: CallRuling) -> dict[str, Any]:
+    """What is kept of what was ruled about a call."""
     kept: dict[str, Any] = {"status": call.status}
     if call.call_id:
         kept["call_id"] = call.call_id
@@ -867,7 +872,7 @@ def _selectors(
 def _matcher(rule: Rule) -> dict[str, Any]:
     """The rule's tool matchers as its author wrote them."""
     if isinstance(rule, AllowedTools):
-        return {"phase": list(rule.phases), "allowed_tools": [_fields(tool) for tool in rule.allowed]}
+        return {"phase": list(rule.phases), "allowed_tools": [fields_kept(tool) for tool in rule.allowed]}
     described: dict[str, Any] = {}
     for name in ("tool", "after", "then"):
         matcher = getattr(rule, name, None)
@@ -916,7 +921,7 @@ def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value or value.__class__ in _NUMBERS}
 
 
-def _caller(caller: Caller) -> dict[str, str]:
+def caller_kept(caller: Caller) -> dict[str, str]:
     """What is known of who asked."""
     kept: dict[str, str] = {}
     if caller.agent:
@@ -938,7 +943,7 @@ def _caller(caller: Caller) -> dict[str, str]:
     return kept
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def fields_kept(value: Any) -> dict[str, Any]:
     """A flat slotted value as JSON values. Not `asdict`, which copies deeply and costs more than the ruling did."""
     return {
         name: list(cast("tuple[Any, ...]", part)) if isinstance(part, tuple) else part

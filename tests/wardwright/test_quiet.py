@@ -1,0 +1,204 @@
+"""Quiet receipts: the quick way writes what the long way does, whatever came before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any, Final, cast
+
+from wardwright import compile_plan, load_config, quiet, receipts
+from wardwright.facts import PHASES, RISK_CLASSES, SOURCES, Phase, RiskClass, Source, ToolFact
+from wardwright.history import ReceiptRow
+from wardwright.policy.rules import Action, CallRuling, Conflict, Finding, Route, Ruling
+from wardwright.receipts import Judged, Outcome, Rules
+from wardwright.wire.turn import Caller, Gate, ToolChoice, Turn, Usage
+
+KEY = b"session key"
+PLAN = """
+model_id: coding
+targets:
+  - {model: managed/write, provider: scripted, context_window: 128000, tools: true}
+governance:
+  - {id: no-shell, kind: tool_selector, action: deny_call, tool: {namespace: shell, phase: planning}}
+  - {id: "odd \\"id\\"", kind: tool_loop_threshold, action: block, threshold: 2, tool: {name: read}}
+  - {id: private, kind: route_gate, action: restrict_routes, match: "secret", routes: ["managed/write"]}
+"""
+
+
+def rules() -> Rules:
+    model = compile_plan(load_config(PLAN)).model("coding")
+    assert model is not None
+    return receipts.rules_of(model)
+
+
+WORDS = ("", "a", "é", "shell", 'quo"te', "back\\slash", "line\nbreak", "\x00\x7f", "\u2028🙂", "\ud800")
+IDS = ("no-shell", 'odd "id"', "private", "gone")
+LOUD: Final[tuple[tuple[str, Any], ...]] = (
+    ("decision", "block"),
+    ("rule_id", "no-shell"),
+    ("message", "No."),
+    ("blocked_tools", ("x",)),
+    ("stripped", ("x",)),
+    ("withheld_server_tools", ("x",)),
+    ("reask", True),
+    ("binds_next", True),
+    ("conflicts", (Conflict(("a", "b"), "They differ."),)),
+    ("findings", (Finding("no-shell", "tool_selector", Action("deny_call"), "deny_call", "No.", facts=(0,)),)),
+    ("route", Route(model="managed/write")),
+    ("route", Route(allowed=("managed/write",))),
+)
+
+
+class Chance(Random):
+    """Exchanges as they come: most are quiet, some are not, names are odd."""
+
+    def word(self) -> str:
+        # Half of all texts with a lone surrogate in one of them would test the long way alone.
+        return self.choice(WORDS if self.rarely() else WORDS[:-1])
+
+    def rarely(self) -> bool:
+        return self.random() < 0.04
+
+    def fact(self) -> ToolFact:
+        choose, word = self.choice, self.word
+        return ToolFact(
+            word(),
+            word(),
+            word(),
+            cast("RiskClass", choose(RISK_CLASSES)),
+            cast("Phase", choose(PHASES)),
+            cast("Source", choose([source for source in SOURCES if source != "declared_tool"])),
+            word(),
+            marks=choose([(), (), ("forged", "altered")]),
+            effects=choose([(), (), ("sends",)]),
+            arguments_digest=word(),
+            result_digest=word(),
+            definition_hash=choose(["", "", "hash"]),
+            repeat=choose([False, True]),
+            ordinal=self.randrange(4),
+        )
+
+    def facts(self) -> tuple[ToolFact, ...]:
+        events = [self.fact() for _ in range(self.randrange(3))]
+        declared = [replace(self.fact(), source="declared_tool") for _ in range(self.randrange(3))]
+        facts = [*events, *declared]
+        if self.rarely():
+            self.shuffle(facts)
+        return tuple(facts)
+
+    def call(self) -> CallRuling:
+        call = CallRuling(0, self.word(), self.word(), self.word(), "allow")
+        if self.rarely():
+            call.rules, call.approval = ("no-shell",), "apr_1"
+        return call
+
+    def gate(self, gate: Gate, caller: Caller) -> Judged:
+        choose = self.choice
+        facts = self.facts()
+        turn = Turn(
+            gate,
+            "chat_completions",
+            self.word(),
+            (),
+            caller=caller,
+            stream=choose([False, True]),
+            target=self.word(),
+            usage=choose([None, Usage(1, 2), Usage(1, 2, 1e-7), Usage(1, 2, 1e22)]),
+            tool_choice=choose([None, ToolChoice(), ToolChoice("tool", ("a", "é"))]),
+            approvals=("apr_1",) if self.rarely() else (),
+            claims={"a": 1} if self.rarely() else None,
+        )
+        looked = sum(fact.source != "declared_tool" for fact in facts)
+        ruling = Ruling(
+            gate,
+            "allow",
+            "" if self.rarely() else "plan",
+            phase=cast("Phase", choose(PHASES)),
+            facts=facts,
+            considered=tuple(tuple(self.sample(IDS, self.randrange(3))) for _ in range(looked)),
+            calls=tuple(self.call() for _ in range(self.randrange(3))),
+            notes=choose([(), (), ("unseen_prefix",)]),
+            bundles=choose([(), (), ("a", "b")]),
+            states=choose([dict[str, str](), {"z": "on", "a": "öff"}]),
+        )
+        if self.rarely():
+            name, value = choose(LOUD)
+            if name != "findings" or facts:
+                setattr(ruling, name, value)
+        return Judged(turn, ruling, self.randrange(2**41), self.randrange(99))
+
+    def exchange(self) -> tuple[list[Judged], Outcome]:
+        caller = Caller(*(self.word() for _ in range(8)))
+        gates: tuple[Gate, ...] = ("request", "reply", "reply")
+        judged = [self.gate(gate, caller) for gate in gates[: self.randrange(1, 4)]]
+        attempts = self.choice([(), ({"status": "answered", "model": "é"},), ({"b": 1, "a": 2}, {"a": 0.5})])
+        outcome = Outcome("released", self.choice([0, 200]), self.word(), attempts)
+        if self.rarely():
+            outcome.error = "It broke."
+        if self.rarely():
+            outcome.server_tools = ({"tool": "x", "at": 2**70},)
+        if self.rarely():
+            outcome.mediation = {"mode": "x"}
+        return judged, outcome
+
+
+def long_way(judged: list[Judged], outcome: Outcome, rules: Rules) -> ReceiptRow:
+    return receipts.record(receipts.build("rcpt_1", judged, outcome, rules, KEY))
+
+
+def test_the_quick_way_writes_what_the_long_way_does() -> None:
+    """Body, tags and scope of a row are those of the built receipt, whatever exchanges were written before it."""
+    chance, known = Chance(1), rules()
+    for _ in range(2_000):
+        judged, outcome = chance.exchange()
+        assert quiet.row("rcpt_1", judged, outcome, known, KEY) == long_way(judged, outcome, known)
+
+
+def exchange(*facts: ToolFact, considered: tuple[tuple[str, ...], ...] = ()) -> list[Judged]:
+    turn = Turn("request", "chat_completions", "coding", (), caller=Caller("acme", session_id="s1"))
+    return [Judged(turn, Ruling("request", "allow", "plan", facts=facts, considered=considered), 1)]
+
+
+def test_tools_that_look_alike_are_not_mixed_up() -> None:
+    """A surface that shares its first tool with another one is told with its own tools."""
+    shared, one, other = (
+        ToolFact("files", name, name, "unknown", "planning", "declared_tool") for name in ("read", "write", "list")
+    )
+    known = rules()
+    for facts in ((shared, one), (shared, other), (shared, one), (shared,)):
+        judged = exchange(*facts)
+        assert quiet.row("rcpt_1", judged, Outcome("open"), known, KEY) == long_way(judged, Outcome("open"), known)
+
+
+def test_an_event_behind_declared_tools_is_no_lesson() -> None:
+    """Rules that looked at facts in an unusual order teach nothing about those in the usual one."""
+    event = ToolFact("files", "read", "read", "unknown", "planning", "assistant_tool_call", "c1")
+    tool = ToolFact("files", "read", "read", "unknown", "planning", "declared_tool")
+    known, considered = rules(), (("no-shell",), ("no-shell",))
+    for facts in ((tool, event), (event, tool), (event, event, tool)):
+        judged = exchange(*facts, considered=considered)
+        assert quiet.row("rcpt_1", judged, Outcome("open"), known, KEY) == long_way(judged, Outcome("open"), known)
+
+
+def test_captured_texts_are_told_the_long_way() -> None:
+    """Where an operator asked for the texts, they are in the row."""
+    fact = ToolFact("files", "read", "read", "unknown", "planning", "assistant_tool_call", "c1", arguments='{"a":1}')
+    row = quiet.row("rcpt_1", exchange(fact), Outcome("open"), rules(), KEY, capture=True)
+
+    assert b'"captured":{"arguments":"{\\"a\\":1}"}' in row.body
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Callers choose names, however many and however long: old ones are forgotten, and long ones never kept."""
+    known = rules()
+    for number in range(1_100):
+        name = f"tool{number}"
+        fact = ToolFact("files", name, name, "unknown", "planning", "assistant_tool_call", "c1")
+        tool = ToolFact("files", name, name, "unknown", "planning", "declared_tool")
+        quiet.row("rcpt_1", exchange(fact, tool, considered=((name,),)), Outcome("open"), known, KEY)
+    before = known.memo
+    assert isinstance(before, quiet.Memo)
+    assert (len(before.kinds), len(before.surfaces), len(before.looks)) == (76, 12, 76)
+    long = ToolFact("files", "x" * 2_000, "x", "unknown", "planning", "assistant_tool_call", "c1")
+    quiet.row("rcpt_1", exchange(long), Outcome("open"), known, KEY)
+    assert len(before.kinds) == 76
