@@ -15,8 +15,8 @@ import orjson
 
 from wardwright.errors import WireError, raised_at
 from wardwright.exchange import FAILED, Exchange, Header, Inbound
-from wardwright.http import guard
-from wardwright.http.auth import CLAIM_HEADERS, Principal
+from wardwright.http import auth, guard
+from wardwright.http.auth import Principal
 from wardwright.http.service import Service
 from wardwright.metrics import Metrics
 from wardwright.wire import anthropic, body, edit, responses
@@ -64,41 +64,8 @@ _BETA: Final = "anthropic-beta"
 log = logging.getLogger("wardwright")
 
 
-class _Names(dict[bytes, str]):
-    """Names of headers as text: to look one up costs less than to decode it. Never grows: callers choose names."""
-
-    def __missing__(self, name: bytes) -> str:
-        return name.decode("latin-1")
-
-
-_NAMES: Final = _Names(
-    (name.encode(), name)
-    for name in (
-        *CLAIM_HEADERS.values(),
-        _APPROVAL,
-        _BETA,
-        "accept",
-        "accept-encoding",
-        "accept-language",
-        "anthropic-version",
-        "authorization",
-        "connection",
-        "content-length",
-        "content-type",
-        "host",
-        "user-agent",
-        "x-api-key",
-        "x-stainless-arch",
-        "x-stainless-async",
-        "x-stainless-lang",
-        "x-stainless-os",
-        "x-stainless-package-version",
-        "x-stainless-read-timeout",
-        "x-stainless-retry-count",
-        "x-stainless-runtime",
-        "x-stainless-runtime-version",
-    )
-)
+_NAMES: Final[Mapping[bytes, str]] = {name.encode(): name for name in (*auth.HEADERS, *guard.HEADERS, _APPROVAL, _BETA)}
+"""The headers that are read as text; a client sends many more."""
 
 
 class Sink:
@@ -161,12 +128,13 @@ class App:
 
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
         service, metrics = self.service, self.gateway.metrics
-        headers = {_NAMES[name]: value.decode("latin-1") for name, value in scope["headers"]}
+        sent: dict[bytes, bytes] = dict(scope["headers"])
+        headers = {_NAMES[name]: value.decode("latin-1") for name, value in sent.items() if name in _NAMES}
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
             return
         sink = Sink(send, guard.cors(headers, service.hosts) if "origin" in headers else ())
-        principal = self._admitted(scope, headers)
+        principal = self._admitted(scope, sent, headers)
         if isinstance(principal, Refusal):
             await self._told(wire, sink, principal)
             return
@@ -178,7 +146,8 @@ class App:
             raw = None if sender is None else sender.body()
             if raw is None:
                 limits = self.gateway.live.deployment.limits
-                raw = await read_body(receive, headers, limits.body_bytes, limits.body_ms / 1000)
+                declared = sent.get(b"content-length", b"")
+                raw = await read_body(receive, declared, limits.body_bytes, limits.body_ms / 1000)
             peer = scope["client"][0] if scope.get("client") else ""
             exchange = raw if isinstance(raw, Refusal) else self._read(wire, sink, headers, peer, principal, raw)
             if isinstance(exchange, Refusal):
@@ -213,10 +182,10 @@ class App:
             if sink.began is not None:
                 metrics.first_byte(wire, sink.began - since)
 
-    def _admitted(self, scope: Scope, headers: Mapping[str, str]) -> Principal | Refusal:
+    def _admitted(self, scope: Scope, sent: Mapping[bytes, bytes], headers: Mapping[str, str]) -> Principal | Refusal:
         """Who asks, or why nothing more of it is read."""
         service, limits = self.service, self.gateway.live.deployment.limits
-        refusal = guard.check(scope, headers, service.hosts, limits.header_bytes)
+        refusal = guard.check(scope, sent, service.hosts, limits.header_bytes)
         if refusal is not None:
             return refusal
         if scope["method"] != "POST":
@@ -284,10 +253,9 @@ async def preflight(send: Send, headers: Mapping[str, str], hosts: guard.Hosts) 
     await send({"type": "http.response.body", "body": b""})
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit: int, seconds: float) -> bytes | Refusal:
-    """The body, or why it is not read: too long, too slow, or gone."""
-    declared = headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+async def read_body(receive: Receive, declared: bytes, limit: int, seconds: float) -> bytes | Refusal:
+    """The body, or why it is not read: too long (as far as its length was declared, at once), too slow, or gone."""
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
         return _too_long(limit)
     pieces: list[bytes] = []
     size = 0

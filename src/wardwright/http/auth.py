@@ -81,6 +81,9 @@ FORWARDING: Final = frozenset(
 )
 """Any of these says that somebody else stands behind the peer."""
 
+HEADERS: Final = frozenset({"authorization", "x-api-key", ATTESTATION_HEADER, *CLAIM_HEADERS.values(), *FORWARDING})
+"""All that an authenticator reads: whoever asks it may leave out the others."""
+
 MAX_CLAIM: Final = 256
 MAX_ATTESTATION_S: Final = 3_600
 """An attestation that would hold longer than this is refused: it is made for one request."""

@@ -63,9 +63,10 @@ class Front:
         if path == "/healthz":
             await _answer(send, 200, {"status": "ok"})
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        raw: dict[bytes, bytes] = dict(scope["headers"])
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw.items()}
         page = self._pages.serves(path)
-        refusal = guard.check(scope, headers, service.hosts, service.deployment.limits.header_bytes, form=page)
+        refusal = guard.check(scope, raw, service.hosts, service.deployment.limits.header_bytes, form=page)
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
         elif refusal is not None:

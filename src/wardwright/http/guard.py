@@ -16,6 +16,9 @@ from wardwright.wire.refusal import Refusal
 
 RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
 
+HEADERS: Final = frozenset({"access-control-request-headers", "origin"})
+"""What is read here as text."""
+
 MAX_HEADERS: Final = 100
 
 API_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
@@ -63,7 +66,7 @@ _OURS: Final = b"x-wardwright-"
 class Hosts:
     """Which names the gateway answers to, and whose pages may ask it. Made from `auth.hosts` and `auth.origins` at start."""
 
-    __slots__ = ("_any", "_bound_to_all", "_known", "_names", "_suffixes", "origins")
+    __slots__ = ("_any", "_bound_to_all", "_names", "_suffixes", "known", "origins")
 
     def __init__(self, hosts: Sequence[str] = (), origins: Sequence[str] = (), bind_host: str = "127.0.0.1") -> None:
         self.origins = frozenset(origin.lower() for origin in origins)
@@ -71,16 +74,15 @@ class Hosts:
         self._names = frozenset(_bare(host) for host in (*hosts, bind_host) if not host.startswith("*"))
         self._suffixes = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
         self._bound_to_all = not is_local(bind_host)
-        self._known: set[str] = set()
+        self.known: set[bytes] = set()
+        """Host headers that were found to name us."""
 
     def allows(self, host: str) -> bool:
         """Whether a Host header names us. Addresses cannot be rebound, names can: those must be listed."""
-        if host in self._known:
-            return True
         if not self._fits(host):
             return False
-        if len(self._known) < _KNOWN_HOSTS and len(host) < _KNOWN_HOSTS:
-            self._known.add(host)
+        if len(self.known) < _KNOWN_HOSTS and len(host) < _KNOWN_HOSTS and host.isascii():
+            self.known.add(host.encode())
         return True
 
     def allows_origin(self, origin: str, host: str) -> bool:
@@ -102,10 +104,10 @@ class Hosts:
 
 
 def check(
-    scope: Mapping[str, Any], headers: Mapping[str, str], hosts: Hosts, header_bytes: int, *, form: bool = False
+    scope: Mapping[str, Any], headers: Mapping[bytes, bytes], hosts: Hosts, header_bytes: int, *, form: bool = False
 ) -> Refusal | None:
-    """Why this request is not read at all; None when it is in order. `headers` are those of the ASGI scope, decoded. `form`: to one of
-    our pages, which take forms and no JSON."""
+    """Why this request is not read at all; None when it is in order. `headers` are those of the ASGI scope, by name: what is in order
+    is compared as it came, and never decoded. `form`: to one of our pages, which take forms and no JSON."""
     raw: RawHeaders = scope["headers"]
     size = 0
     for name, value in raw:
@@ -117,35 +119,41 @@ def check(
             "headers_too_large",
             f"The headers are longer than {header_bytes} bytes, or more than {MAX_HEADERS}.",
         )
-    if len(headers) != len(raw) and (name := _repeated(raw)):
-        return Refusal(400, "invalid_request_error", "header_repeated", f"The header {name} was sent more than once.")
-    host = headers.get("host", "")
-    if not hosts.allows(host):
+    if len(headers) != len(raw) and (repeated := _repeated(raw)):
+        return Refusal(
+            400, "invalid_request_error", "header_repeated", f"The header {repeated} was sent more than once."
+        )
+    host = headers.get(b"host", b"")
+    if host not in hosts.known and not hosts.allows(_text(host)):
         return Refusal(
             403,
             "permission_error",
             "host_not_allowed",
-            f"The gateway does not answer to the host {_short(host)!r}. An operator can add it to auth.hosts.",
+            f"The gateway does not answer to the host {_short(_text(host))!r}. An operator can add it to auth.hosts.",
         )
-    origin = headers.get("origin")
-    if origin is not None:
-        if not hosts.allows_origin(origin, host):
+    if b"origin" in headers:
+        origin = _text(headers[b"origin"])
+        if not hosts.allows_origin(origin, _text(host)):
             return Refusal(
                 403,
                 "permission_error",
                 "origin_not_allowed",
                 f"Pages of {_short(origin)!r} may not ask this gateway. An operator can add it to auth.origins.",
             )
-    elif headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["method"] not in _READING:
+    elif (
+        b"sec-fetch-site" in headers
+        and headers[b"sec-fetch-site"] in (b"cross-site", b"same-site")
+        and scope["method"] not in _READING
+    ):
         return Refusal(
             403, "permission_error", "origin_not_allowed", "A page of another site may not send this to the gateway."
         )
-    kind = headers.get("content-type")
+    kind = headers.get(b"content-type")
     if (
         kind is not None
-        and (form or kind != "application/json")
+        and (form or kind != b"application/json")
         and scope["method"] not in _READING
-        and not _fits(kind, form)
+        and not _fits(_text(kind), form)
     ):
         return Refusal(
             415,
@@ -155,8 +163,7 @@ def check(
             if form
             else "The body must be JSON: send it with `Content-Type: application/json`.",
         )
-    encoding = headers.get("content-encoding")
-    if encoding is not None and encoding.strip().lower() not in ("", "identity"):
+    if b"content-encoding" in headers and _text(headers[b"content-encoding"]).strip().lower() not in ("", "identity"):
         return Refusal(
             415,
             "invalid_request_error",
@@ -220,6 +227,10 @@ def _is_port(text: str) -> bool:
 def _fits(content_type: str, form: bool) -> bool:
     wanted = "application/x-www-form-urlencoded" if form else "application/json"
     return content_type.partition(";")[0].strip().lower() == wanted
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")
 
 
 def _bare(host: str) -> str:

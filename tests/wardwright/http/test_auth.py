@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from wardwright.cli import keys_app
 from wardwright.config import Problems, parse_yaml
 from wardwright.http.auth import (
+    FORWARDING,
+    HEADERS,
     ROLES,
     Auth,
     Authenticator,
@@ -95,6 +97,44 @@ def known(one: Authenticator, headers: Mapping[str, str], peer: str = LOCAL) -> 
 def refused(answer: object) -> tuple[int, str]:
     assert isinstance(answer, Refusal)
     return answer.status, answer.code
+
+
+# headers
+
+
+class _Asked(dict[str, str]):
+    """Headers that know which of them were asked for."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(headers)
+        self.names: set[object] = set()
+
+    def get(self, name: object, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(str(name), default)
+
+    def __getitem__(self, name: str) -> str:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.names.add(name)
+        return super().__contains__(name)
+
+
+@pytest.mark.parametrize("text", [SECTION, "", "trust_loopback_claims: true"])
+@pytest.mark.parametrize("sent", [bearer(KEY), bearer(OTHER), {"x-api-key": KEY}, bearer("no"), {}])
+def test_no_header_is_read_that_the_door_may_have_left_out(text: str, sent: dict[str, str]) -> None:
+    """Whatever is looked up to know a caller is among the headers that are told to be read."""
+    headers = _Asked(sent | {"x-wardwright-attestation": "a.b.c"})
+    one = authenticator(text, LOCAL)
+    principal = one.authenticate(headers, LOCAL)
+    if isinstance(principal, Principal):
+        one.caller_for(principal, headers)
+        one.refused_claims(principal, headers)
+        one.trust(principal, headers, BODY, LOCAL)
+    assert {"authorization"} <= headers.names <= HEADERS
+    assert FORWARDING <= HEADERS
 
 
 # keys
