@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, cast
 
 from wardwright.errors import GovernanceUnavailable, WardwrightError
@@ -54,9 +53,6 @@ ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
 
 _head: Callable[[tuple[Any, ...]], Head] = partial(cast("Any", tuple).__new__, Head)
 """Makes a head of all its fields, in their order, in little more than half the time; every gate makes one."""
-# Of the facts or calls of a gate, without a loop of our own.
-_INVALID: Callable[[ToolFact], bool] = attrgetter("invalid_arguments")
-_CALL_ID: Callable[[CallRuling], str] = attrgetter("call_id")
 
 
 def scopes_of(plan: Plan, turn: Turn) -> tuple[str, ...]:
@@ -167,11 +163,13 @@ def _decide(
         head = _replied(run, ruling, through, event, since, plan_since)
     else:
         head = old._replace(event=event, since_ms=since, plan_hash=plan_hash, plan_since_ms=plan_since)
-    ruling.states = states = dict(part.initial)
-    for name in run.touched:
-        state = states[name] = run.state(name, -1)
-        if state not in part.machines[name].states:
-            ruling.notes = (*ruling.notes, "unknown_state")
+    ruling.states = part.initial
+    if run.touched:
+        ruling.states = states = dict(part.initial)
+        for name in run.touched:
+            state = states[name] = run.state(name, -1)
+            if state not in part.machines[name].states:
+                ruling.notes = (*ruling.notes, "unknown_state")
     ledger = observed.ledger
     if ledger and (run.findings or gate != "reply"):  # else all of a reply has passed, as the observer wrote
         ledger = _ledger(run, ruling, through)
@@ -269,8 +267,10 @@ def _replied(run: Run, ruling: Ruling, through: bool, event: int, since: int, pl
         turn, _, prefix_length, prefix_digest, text_rules, text_hits, surface_digest, phase, repairing, last_ids, _, _, _, _,
         user_turns, last_digest, news_from, news_turn, asked_turn, changed, spoken, words_from,
     ) = run.session.head  # fmt: skip
-    invalid = list(filter(_INVALID, observed.facts))
-    failed = [fact.raw_name for fact in invalid] if invalid else []
+    failed: list[str] = []
+    for fact in observed.facts:
+        if fact.invalid_arguments:
+            failed.append(fact.raw_name)  # noqa: PERF401 - there are few, mostly none
     flags = 0
     if through:
         turn, last_ids, user_turns = turn + 1, _last_ids(ruling), run.words
@@ -316,7 +316,9 @@ def _last_ids(ruling: Ruling) -> tuple[str, ...]:
     calls: Sequence[CallRuling] = ruling.calls
     if ruling.decision != "allow":
         calls = [call for call in calls if call.status == "allow"]
-    return tuple(map(_CALL_ID, calls[:MAX_LAST_IDS]))
+    elif len(calls) == 1:
+        return (calls[0].call_id,)
+    return tuple([call.call_id for call in calls[:MAX_LAST_IDS]])
 
 
 def _changed(old: Head, observed: Observed) -> tuple[str, ...]:
@@ -330,8 +332,7 @@ def _changed(old: Head, observed: Observed) -> tuple[str, ...]:
 def _record_request(run: Run, ruling: Ruling, repairing: tuple[str, ...]) -> None:
     """What the reply to this request will be judged by."""
     session, observed = run.session, run.observed
-    # Nothing binds or frees routes at a request, so what was loaded still stands.
-    flags = 0 if session.registers.get(BOUND) is None else BOUND_BY_REPLY
+    flags = BOUND_BY_REPLY if run.bound else 0
     if observed.changed:
         flags |= CHANGED_TOOLS
     # A plain tuple will do: it is written down at once.

@@ -175,7 +175,8 @@ class _Ring:
         self.digests = tuple(sorted(digests, key=lambda one: one.at_ms))
         self.generations = generations
         self.admin_hash = admin_hash
-        self.tenants: dict[tuple[str, str], bytes] = {}
+        self.tenants: dict[str, dict[str, bytes]] = {one.id: {} for one in self.digests}
+        """By digest secret and by all of a scope but its last part."""
         self.by_id = {bytes.fromhex(one.id): one for one in generations}
 
     def dump(self) -> bytes:
@@ -299,20 +300,24 @@ class Keyring:
         running session keeps the digests it has when the digest secret is replaced. None: the ring's first secret, always.
         """
         ring = self._ring
-        used = ring.digests[0]
-        if since_ms is not None and len(ring.digests) > 1:
-            for one in ring.digests:
+        digests = ring.digests
+        used = digests[0]
+        if since_ms is not None and len(digests) > 1:
+            for one in digests:
                 if one.at_ms <= since_ms:
                     used = one
-        parts = scope.split(_SEPARATOR, 2)
-        tenant = parts[1] if len(parts) > 1 else scope
-        key = ring.tenants.get((used.id, tenant))
+        known = ring.tenants[used.id]
+        names = scope.rpartition(_SEPARATOR)[0]
+        key = known.get(names)
         if key is None:
+            parts = scope.split(_SEPARATOR, 2)
+            tenant = parts[1] if len(parts) > 1 else scope
             key = hmac.digest(used.secret, b"digest\n" + tenant.encode("utf-8", "surrogatepass"), "sha256")
-            if len(ring.tenants) >= _MAX_TENANTS:
-                # Callers may be let to name tenants.
-                ring.tenants.clear()
-            ring.tenants[(used.id, tenant)] = key
+            if len(parts) > 2:  # else these names do not tell the tenant
+                if len(known) >= _MAX_TENANTS:
+                    # Callers may be let to name tenants.
+                    known.clear()
+                known[names] = key
         return key
 
     def stable_key(self, purpose: str) -> bytes:

@@ -265,6 +265,18 @@ def test_keys_of_many_tenants_are_not_all_remembered() -> None:
     assert ring.session_key("session_id\x1ft0\x1fs") == keys[0]
 
 
+def test_a_scope_of_another_form_gets_its_own_key_each_time() -> None:
+    """What is remembered is remembered by tenant: no scope without one passes for another."""
+    ring = Keyring.ephemeral()
+    odd = ["", "a", "b", "tenant\x1fa", "tenant\x1fb", "session_id\x1fa\x1fs", "session_id\x1fb\x1fs"]
+    first = [ring.session_key(scope) for scope in odd]
+
+    assert [ring.session_key(scope) for scope in odd] == first
+    assert first[1] == first[3] == first[5]
+    assert first[2] == first[4] == first[6]
+    assert len(set(first)) == 3
+
+
 # sealing
 
 

@@ -199,7 +199,7 @@ def chain_hash(writer: str, sequence: int, previous_hash: str, receipt_id: str, 
 def scope_key(kind: ScopeKind, caller: Caller) -> str:
     """Key of a scope: always bound to the tenant, so that two tenants never share one. A missing id is one shared scope."""
     tenant = caller.tenant
-    value: str = tenant if kind == "tenant" else getattr(caller, kind)
+    value: str = caller.session_id if kind == "session_id" else tenant if kind == "tenant" else getattr(caller, kind)
     if SEPARATOR in value or SEPARATOR in tenant:
         # A border inside an id would let one tenant's session pass for another's.
         raise WireError("Ids of callers must not hold the control character U+001F.")

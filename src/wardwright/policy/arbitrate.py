@@ -240,27 +240,28 @@ def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[Call
     items = run.turn.items
     size = len(items)
     usual: CallStatus = "block" if ruling.decision == "block" else "allow"
-    by_fact: dict[int, list[Finding]] = {}
-    for finding in effective:
-        if finding.effect in _CALL_STATUS:
-            for index in finding.facts:
-                by_fact.setdefault(index, []).append(finding)
     calls: list[CallRuling] = []
-    for index, fact in enumerate(facts):
-        if fact.source != wanted:
-            continue
-        at = fact.item
-        call_id = provider_id = fact.tool_call_id
-        if 0 <= at < size and type(item := items[at]) is CallItem:
-            provider_id = item.id
-        call = CallRuling(at, call_id, provider_id, fact.raw_name, usual)
-        calls.append(call)
-        if by_fact and index in by_fact:
-            found = by_fact[index]
-            if usual == "allow":
-                call.status = _CALL_STATUS[found[0].effect]
-            call.message = explain(run, found[0])
-            call.rules = tuple(dict.fromkeys(one.rule_id for one in found))
+    for fact in facts:
+        if fact.source == wanted:
+            at = fact.item
+            call_id = provider_id = fact.tool_call_id
+            if 0 <= at < size and type(item := items[at]) is CallItem:
+                provider_id = item.id
+            calls.append(CallRuling(at, call_id, provider_id, fact.raw_name, usual))
+    if effective:
+        by_fact: dict[int, list[Finding]] = {}
+        for finding in effective:
+            if finding.effect in _CALL_STATUS:
+                for index in finding.facts:
+                    by_fact.setdefault(index, []).append(finding)
+        judged = [index for index, fact in enumerate(facts) if fact.source == wanted]
+        for index, call in zip(judged, calls, strict=True):
+            if index in by_fact:
+                found = by_fact[index]
+                if usual == "allow":
+                    call.status = _CALL_STATUS[found[0].effect]
+                call.message = explain(run, found[0])
+                call.rules = tuple(dict.fromkeys(one.rule_id for one in found))
     return tuple(calls)
 
 

@@ -163,6 +163,7 @@ class Run(Seldom):
     __slots__ = (
         "active",
         "attached",
+        "bound",
         "conditional",
         "considered",
         "ending",
@@ -190,6 +191,8 @@ class Run(Seldom):
     """The rules that are judged: the plan's own, and of every bundle that is attached."""
     attached: tuple[str, ...]
     """The names of the bundles."""
+    bound: bool
+    """Request: a reply has bound its routes. Nothing binds or frees them here."""
     facts: tuple[ToolFact, ...]
     """The current events, then the declared tools."""
     ending: list[ToolSequence]
@@ -230,9 +233,10 @@ class Run(Seldom):
         self.secret = secret
         self.session = session = ScopeRun(key, loaded.get(key, EMPTY_SCOPE))
         self.scopes: dict[str, ScopeRun] = {"session_id": session}
-        for kind in plan.wider:
-            key = scope_key(kind, turn.caller)
-            self.scopes[kind] = ScopeRun(key, loaded.get(key, EMPTY_SCOPE))
+        if plan.wider:
+            for kind in plan.wider:
+                key = scope_key(kind, turn.caller)
+                self.scopes[kind] = ScopeRun(key, loaded.get(key, EMPTY_SCOPE))
         self.findings: list[Finding] = []
         self.active = plan.alone
         self.attached = ()
@@ -242,9 +246,10 @@ class Run(Seldom):
         self.conditional = []
         self.endings = None
         self.touched = NOTHING
-        for machine_id, scope, register in plan.holders:
-            if self.scopes[scope].registers.get(register) is not None:
-                self.touched |= {machine_id}
+        if plan.holders:
+            for machine_id, scope, register in plan.holders:
+                if self.scopes[scope].registers.get(register) is not None:
+                    self.touched |= {machine_id}
         head = session.head
         self.words = head.user_turns
         self.issued = spoken = head.spoken
@@ -264,9 +269,11 @@ class Run(Seldom):
                 offset += 1
                 fact.ordinal = event + offset
         self.events = offset
-        if turn.gate == "request":
+        if self.gate == "request":
+            self.bound = session.registers.get(BOUND) is not None
             self.facts = (*facts, *(_surface(observed) if observed.changed else observed.surface.facts))
         else:
+            self.bound = False
             self.facts = tuple(facts)
             for name in observed.bundles:
                 if name in plan.bundles:
@@ -715,7 +722,7 @@ def _judge(run: Run, rulesets: tuple[RuleSet, ...], first: bool) -> None:
     allowed: tuple[AllowedTools, ...] = ()
     withdrawn: Withdrawn | None = None
     if gate == "request":
-        if first and run.session.registers.get(BOUND) is not None:
+        if first and run.bound:
             _bound(run, plan.rules)
         for rules in rulesets:
             if rules.request_texts:
@@ -827,10 +834,11 @@ def _readable(items: Sequence[Any], start: int) -> list[tuple[str, str]]:
     if start and type(items[start - 1]) is TextItem:
         first = _row_start(items, start)
     known = start - first  # items that have been read before: they only begin the row
-    for item in items[first:]:
+    for item in items[first:] if first else items:
         kind = type(item)  # pyright: ignore[reportUnknownVariableType]
         if kind is TextItem:
-            text = "".join(item.parts) if item.parts else item.text
+            parts, said = item.parts, item.text
+            text = "".join(parts) if parts else said
             if item.role != role:
                 if row:
                     if _blank(text):
@@ -838,7 +846,7 @@ def _readable(items: Sequence[Any], start: int) -> list[tuple[str, str]]:
                         if known:
                             known -= 1
                         else:
-                            texts.append((item.role, item.text))
+                            texts.append((item.role, said))
                         continue
                     if len(row) > 1:
                         texts.append((role, "".join(row)))
@@ -848,8 +856,8 @@ def _readable(items: Sequence[Any], start: int) -> list[tuple[str, str]]:
             if known:
                 known -= 1
                 continue
-            texts.append((role, item.text))
-            if item.parts:
+            texts.append((role, said))
+            if parts:
                 texts.append((role, text))
             continue
         if row:
@@ -956,10 +964,16 @@ def _texts(run: Run, rules: RuleSet) -> None:
 def _search(run: Run, one: TextSet, texts: Sequence[tuple[str, str]]) -> Sequence[Any]:
     """The rules of a set that occur in what they read: in a text as it is written, or as it reads."""
     roles = one.roles
+    forms: list[str] = []
+    plain = True
     try:
-        forms = [text for role, text in texts if role in roles]
-        if not all(map(str.isascii, forms)):
-            forms += [plain for text in forms if not text.isascii() and (plain := _as_read(text)) != text]
+        for role, text in texts:
+            if role in roles:
+                forms.append(text)
+                if not text.isascii():
+                    plain = False
+        if not plain:
+            forms += [read for text in forms if not text.isascii() and (read := _as_read(text)) != text]
         found = one.patterns.search_all(forms)
     except Exception as error:  # noqa: BLE001
         # INVARIANT: E3, a search that fails blocks, naming every rule it was for.
