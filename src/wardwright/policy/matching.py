@@ -102,10 +102,10 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _keys(value: Any) -> int:
     if isinstance(value, dict):
-        entries: dict[str, Any] = value
+        entries: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType] - no cast, which is a call
         return len(entries) + sum([_keys(one) for one in entries.values() if isinstance(one, (dict, list))])
     if isinstance(value, list):
-        values: list[Any] = value
+        values: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
         return sum([_keys(one) for one in values])
     return 0
 
@@ -183,7 +183,7 @@ def at_pointer(parts: tuple[str, ...], tests: Sequence[Callable[[Any], Verdict]]
     def read_key(document: Any) -> Verdict:
         # The usual form: one condition on one key of an object.
         if isinstance(document, dict):
-            entries: dict[str, Any] = document
+            entries: dict[str, Any] = document  # pyright: ignore[reportUnknownVariableType] - no cast, which is a call
             return only(entries[part]) if part in entries else False
         return read(document)
 
