@@ -149,3 +149,17 @@ def test_labels_that_nobody_expected_do_not_eat_the_memory() -> None:
         'wardwright_upstream_attempts_total{provider="other",status="other"} 50'
     ]
     assert len(lines(metrics, "wardwright_upstream_seconds_count")) == MAX_SERIES + 1
+
+
+def test_many_are_counted_as_each_would_be() -> None:
+    """Times are counted many at once, also between two readings: each in its bucket, none twice, borders included."""
+    metrics = Metrics()
+    for number in range(1_300):
+        metrics.decided("request", "allow", 50 if number % 2 else 60)
+        if number == 100:
+            assert 'wardwright_gate_seconds_count{gate="request"} 101' in metrics.text()
+    told = metrics.text().splitlines()
+
+    assert 'wardwright_gate_seconds_bucket{gate="request",le="5e-05"} 650' in told
+    assert 'wardwright_gate_seconds_bucket{gate="request",le="0.0001"} 1300' in told
+    assert 'wardwright_decisions_total{gate="request",decision="allow"} 1300' in told
