@@ -39,7 +39,6 @@ JOIN_BYTES: Final = 256 * 1024
 End: TypeAlias = Literal["complete", "broken", "closed"]
 """How the body of an answer ended; `closed`: by us, before its end."""
 
-_NONE: Final[Mapping[bytes, bytes]] = {}
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e\x80-\xff]*")
 _OURS: Final = frozenset(
@@ -65,19 +64,19 @@ class NetworkResponse:
     """One answer from the network. Made by a pool when the headers are there; lets go of its connection at its end by itself."""
 
     __slots__ = (
-        "_complete",
         "_connection",
         "_deadline",
         "_failure",
+        "_fields",
         "_headers",
         "_idle",
         "_limit",
-        "_named",
         "_on_end",
         "_pieces",
         "_size",
         "_until",
         "_waiter",
+        "complete",
         "content_encoding",
         "status",
     )
@@ -90,11 +89,12 @@ class NetworkResponse:
         self.status = 0
         self.content_encoding = b""
         self._on_end: Callable[[End], None] | None = None
-        self._named: Mapping[bytes, bytes] = _NONE
+        self._fields: Sequence[tuple[bytes, bytes]] = ()
         self._headers: dict[str, str] | None = None
         self._size = 0
         self._limit = -1
-        self._complete = False
+        self.complete = False
+        """All of it is here."""
         self._failure: ProviderFailed | None = None
         self._pieces: list[bytes] = []
         self._waiter: asyncio.Future[None] = connection.loop.create_future()
@@ -105,22 +105,17 @@ class NetworkResponse:
         found = self._headers
         if found is None:
             found = self._headers = {
-                name.decode("latin-1"): value.decode("latin-1").strip() for name, value in self._named.items()
+                name.decode("latin-1"): value.decode("latin-1").strip() for name, value in _joined(self._fields).items()
             }
         return found
 
     @property
     def streamed(self) -> bool:
-        return self._named.get(b"content-type", b"").lower().startswith(b"text/event-stream")
-
-    @property
-    def complete(self) -> bool:
-        """All of it is here."""
-        return self._complete
+        return self.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     def watch(self, on_end: Callable[[End], None]) -> None:
         """Calls `on_end` once, when the body has ended, now if it has."""
-        if self._complete:
+        if self.complete:
             on_end("complete")
         elif self._failure is not None:
             on_end("broken")
@@ -129,7 +124,7 @@ class NetworkResponse:
 
     async def read(self, limit: int) -> bytes:
         """The whole body. Raises ProviderFailed when it is longer than `limit`, or breaks off."""
-        while not self._complete:
+        while not self.complete:
             if self._failure is not None:
                 raise self._failure
             if self._size > limit:
@@ -167,7 +162,7 @@ class NetworkResponse:
                 self._pieces = []
                 self._size = 0
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            if self._complete:
+            if self.complete:
                 raise StopAsyncIteration
             if self._failure is not None:
                 raise self._failure
@@ -198,7 +193,7 @@ class NetworkResponse:
 
     def _end(self) -> None:
         """The whole answer is here."""
-        self._complete = True
+        self.complete = True
         self._connection = None
         self._wake()
         if self._on_end is not None:
@@ -207,7 +202,7 @@ class NetworkResponse:
 
     def _fail(self, failure: ProviderFailed, end: End = "broken") -> None:
         """It will never be whole. What came before stays readable."""
-        if self._complete or self._failure is not None:
+        if self.complete or self._failure is not None:
             return
         self._failure = failure
         self._connection = None
@@ -296,10 +291,11 @@ class _Connection(asyncio.Protocol):
         self._finished = self._trailing = self.received = False
         if response._until < self._due_at:
             self.due(response._until)
-        if len(body) <= JOIN_BYTES:
-            transport.write(head + body)
+        size = len(body)
+        if size <= JOIN_BYTES:
+            transport.write(b"%b%d\r\n\r\n%b" % (head, size, body))
         else:
-            transport.write(head)
+            transport.write(b"%b%d\r\n\r\n" % (head, size))
             transport.write(body)
 
     def park(self) -> None:
@@ -342,7 +338,7 @@ class _Connection(asyncio.Protocol):
         self._response = None
         self.stale = self.reused and not self.received and response is not None
         if response is not None:
-            if response.status and exc is None and _SIZED.isdisjoint(response._named):
+            if response.status and exc is None and _SIZED.isdisjoint(response.headers):
                 response._end()  # its end is the end of the connection
             else:
                 response._fail(_broken(response))
@@ -408,12 +404,12 @@ class _Connection(asyncio.Protocol):
         self._header_bytes = self._unread_bytes = 0
         self._keep = parser.should_keep_alive()
         response.status = status
-        named = {name.lower(): value for name, value in fields}
-        if len(named) < len(fields):
-            named = _joined(fields)
-        response._named = named
-        if b"content-encoding" in named:
-            response.content_encoding = named[b"content-encoding"].lower()
+        response._fields = fields
+        for name, _ in fields:
+            # Providers send dozens; this is the only one that every answer is asked for.
+            if len(name) == _ENCODING and name.lower() == b"content-encoding":
+                response.content_encoding = _joined(fields)[b"content-encoding"].lower()
+                break
         due = self._last + response._idle
         if due < self._due_at:
             self.due(due)
@@ -513,10 +509,10 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
 
-_HEAD: Final = b"%b HTTP/1.1\r\nhost: %b\r\n%baccept-encoding: identity\r\ncontent-length: %d\r\n\r\n"
+_ENCODING: Final = len(b"content-encoding")
 _LATE: Final = "the provider did not answer in time"
 _NO_ANSWER: Final = "the provider closed the connection without an answer"
-_SIZED: Final = frozenset({b"content-length", b"transfer-encoding"})
+_SIZED: Final = frozenset({"content-length", "transfer-encoding"})
 _TOO_LONG: Final = f"the headers of the provider's answer are longer than {HEADER_BYTES} bytes"
 
 
@@ -531,7 +527,7 @@ def _broken(response: NetworkResponse) -> ProviderFailed:
 
 
 def _joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers of which some came more than once."""
+    """Headers by name; those that came more than once are one."""
     found: dict[bytes, list[bytes]] = {}
     for name, value in fields:
         found.setdefault(name.lower(), []).append(value.strip())
@@ -558,7 +554,6 @@ class Pool:
         self._count = 0
         self._waiting: deque[asyncio.Future[_Connection | None]] = deque()
         self._closed = self._aborted = False
-        self._authority = url.authority.encode()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -580,11 +575,20 @@ class Pool:
         """The answer, when its headers are there. `headers` come from `render_headers`; times are seconds, `deadline` an instant of
         the loop's clock. `timeout`: from sending to the headers, and no longer for a free connection; `idle`: between two pieces of
         the body; `deadline`: for all of it."""
+        return await self.ask(self.head(method, path, headers), body, timeout, idle, deadline)
+
+    def head(self, method: str, path: str, headers: bytes) -> bytes:
+        """What all requests to a path begin with, up to the number that tells the length of the body."""
+        said = f"{method} {path} HTTP/1.1\r\nhost: {self.url.authority}\r\n".encode()
+        return said + headers + b"accept-encoding: identity\r\ncontent-length: "
+
+    async def ask(
+        self, head: bytes, body: bytes, timeout: float, idle: float, deadline: float | None
+    ) -> NetworkResponse:
+        """As `request`; `head` comes from there."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        target = f"{method} {path}".encode()
-        head = _HEAD % (target, self._authority, headers, len(body))
         connection = self._kept() or await self._acquire(timeout, deadline, loop)
         while True:
             until = loop.time() + timeout

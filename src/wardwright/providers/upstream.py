@@ -97,10 +97,16 @@ class Upstream:
             config.url, connections=config.max_connections, connect_timeout=config.connect_timeout_ms / 1000
         )
         self._paths: dict[WireName, str] = {wire: config.url.at(_path(wire, config)).path for wire in config.wires}
-        self._heads: dict[tuple[WireName, bool], bytes] = {
-            (wire, stream): render_headers([*_credentials(wire, config, key), *_form(stream), *further])
+        self._headers: dict[WireName, tuple[bytes, bytes]] = {
+            wire: (
+                render_headers([*_credentials(wire, config, key), *_form(False), *further]),
+                render_headers([*_credentials(wire, config, key), *_form(True), *further]),
+            )
             for wire in config.wires
-            for stream in (False, True)
+        }
+        """Of requests for a whole answer, and for a stream."""
+        self._heads: dict[WireName, tuple[bytes, bytes]] = {
+            wire: (self._head(wire, False, b""), self._head(wire, True, b"")) for wire in config.wires
         }
 
     @property
@@ -120,9 +126,9 @@ class Upstream:
     def ids(self, call_ids: Iterable[str]) -> dict[str, str]:
         """Tool-call ids that this provider would refuse, and what to send instead (G24). The same every time."""
         taken = set(call_ids)
-        new = taken - self._fitting
-        if not new:
+        if taken <= self._fitting:
             return {}
+        new = taken - self._fitting
         changed = remapped(self.config, taken, new)
         if len(self._fitting) > KNOWN_IDS:
             self._fitting.clear()
@@ -145,10 +151,7 @@ class Upstream:
         """The answer to `body`, which is written in `wire`, when it has begun; or ProviderFailed. `deadline` is an instant of the loop's
         clock. Failures that were followed by another try are appended to `tried`."""
         config = self.config
-        head = self._heads[wire, stream]
-        if headers:
-            head += render_headers(headers)
-        path = self._paths[wire]
+        head = self._head(wire, stream, render_headers(headers)) if headers else self._heads[wire][stream]
         seconds = self._seconds
         breaker = self._breakers.get(model)
         if breaker is None:
@@ -161,9 +164,7 @@ class Upstream:
                 if not breaker.enter(now):
                     raise failed or _held_back(breaker.wait(now))
             try:
-                response = await self._pool.request(
-                    "POST", path, head, body, timeout=seconds, idle=seconds, deadline=deadline
-                )
+                response = await self._pool.ask(head, body, seconds, seconds, deadline)
                 if 200 <= response.status < 300:
                     if not response.content_encoding or response.content_encoding == b"identity":
                         if breaker.failures:
@@ -193,6 +194,9 @@ class Upstream:
             if tried is not None:
                 tried.append(failed)
             await self._sleep(wait)
+
+    def _head(self, wire: WireName, stream: bool, further: bytes) -> bytes:
+        return self._pool.head("POST", self._paths[wire], self._headers[wire][stream] + further)
 
     def close(self) -> None:
         """Keeps no connection any longer; answers that are under way come to their end."""
