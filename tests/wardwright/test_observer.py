@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -9,12 +11,48 @@ import pytest
 from wardwright import compile_plan, govern
 from wardwright.config import parse_config
 from wardwright.errors import GovernanceUnavailable
-from wardwright.history import Registers
+from wardwright.facts import ToolFact
+from wardwright.history import Registers, apply
+from wardwright.policy.compile import Plan
 from wardwright.policy.rules import Ruling
-from wardwright.wire import DeclaredTool, Item, TextItem, Turn
+from wardwright.wire import Caller, CallItem, DeclaredTool, Item, ResultItem, TextItem, Turn
 from wardwright.wire.turn import Gate, HostedCallItem, HostedResultItem
 
-from .judged_session import Session, call, result, said, user
+
+class Session:
+    """One caller under one plan, gate after gate."""
+
+    def __init__(self, text: str) -> None:
+        self.plan: Plan = compile_plan(parse_config(text))
+        self.registers = Registers(key=b"k")
+
+    def go(self, gate: Gate, items: Sequence[Item], **more: Any) -> Ruling:
+        turn = Turn(gate, "chat_completions", "m", items, caller=Caller(session_id="s"), **more)
+        ruling, delta = govern(self.plan, self.registers, turn, 1_000)
+        self.registers = apply(self.registers, delta)
+        return ruling
+
+    def request(self, *items: Item, **more: Any) -> Ruling:
+        return self.go("request", items, **more)
+
+    def reply(self, *items: Item, **more: Any) -> Ruling:
+        return self.go("reply", items, **more)
+
+
+def user(text: str) -> TextItem:
+    return TextItem("user", text)
+
+
+def said(text: str) -> TextItem:
+    return TextItem("assistant", text)
+
+
+def call(call_id: str, name: str, arguments: str = "{}") -> CallItem:
+    return CallItem(call_id, name, arguments)
+
+
+def result(call_id: str, content: str = "ok", is_error: bool | None = None, name: str = "") -> ResultItem:
+    return ResultItem(call_id, content, is_error, name)
 
 
 def marks(ruling: Ruling) -> list[str]:
@@ -430,3 +468,14 @@ def test_a_server_tool_of_an_mcp_server_runs_there(gate: Gate) -> None:
         "far": ("remote_mcp", "remote_observed"),
         "theirs": ("client", "remote_observed"),
     }
+
+
+def test_a_fact_has_every_field() -> None:
+    """Facts of calls and results, which are made in few steps, are what `ToolFact` makes of the same values."""
+    session = Session(CONTAINED)
+    session.request(user("Go"))
+    asked = call("1", "files_read", '{"path": "a"}')
+    facts = [*session.reply(asked).facts, *session.request(user("Go"), asked, result("1")).facts]
+    assert [fact.source for fact in facts] == ["assistant_tool_call", "tool_result"]
+    for fact in facts:
+        assert ToolFact(**{field.name: getattr(fact, field.name) for field in fields(ToolFact) if field.init}) == fact

@@ -328,9 +328,11 @@ def usage_of(reply: Object, read: str, wrote: str, *more: str) -> Usage | None:
     usage = reply.get("usage")
     if not isinstance(usage, dict):
         return None
-    sent, written = _count(usage.get(read)), _count(usage.get(wrote))
-    if sent is None or written is None:
-        return None
+    sent, written = usage.get(read), usage.get(wrote)
+    if type(sent) is not int or type(written) is not int or not 0 <= sent < MAX_COUNT or not 0 <= written < MAX_COUNT:
+        sent, written = _count(sent), _count(written)
+        if sent is None or written is None:
+            return None
     for name in more:
         if usage.get(name) is not None:
             count = _count(usage[name])

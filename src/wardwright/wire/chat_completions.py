@@ -46,6 +46,7 @@ from wardwright.wire.turn import (
     TextItem,
     ToolChoice,
     Turn,
+    again,
 )
 
 READ: Final = frozenset(
@@ -162,6 +163,7 @@ _PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
 
 _new = object.__new__
 """Makes the items of the usual shapes below without a Python call each: a transcript has many."""
+_REPLY: Final = Turn("reply", "chat_completions", "", caller=NOBODY)
 _SPEAKERS: Final[Mapping[str, Role]] = {
     "user": "user",
     "system": "system",
@@ -222,7 +224,10 @@ def parse_reply(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) 
     if not isinstance(model, str):
         model = text_of(fields, "model", "")
     usage = usage_of(fields, "prompt_tokens", "completion_tokens")
-    return Turn("reply", "chat_completions", model, items, (), None, NOBODY, usage)
+    turn = again(_REPLY, items)
+    turn.model = model
+    turn.usage = usage
+    return turn
 
 
 def _ordered(choices: list[Json]) -> list[tuple[int, Object]]:
@@ -572,7 +577,11 @@ def _assistant(
         alone = message.get("refusal") is None and message.get("audio") is None and "function_call" not in message
     if alone and isinstance(content, str):
         if content:
-            items.append(TextItem("assistant", content))
+            said = _new(TextItem)
+            said.role = "assistant"
+            said.text = content
+            said.parts = ()
+            items.append(said)
     elif not alone or content is not None:
         texts = _texts(content, f"{where % position}.content", passing)
         if not alone:
@@ -614,7 +623,11 @@ def _calls(calls: list[Any], items: list[Item], where: str, position: int, passi
                 and isinstance(name, str)
                 and isinstance(arguments, str)
             ):
-                items.append(CallItem(call_id, name, arguments))
+                made = _new(CallItem)
+                made.id = call_id
+                made.name = name
+                made.arguments = arguments
+                items.append(made)
                 continue
         except (KeyError, TypeError):
             pass

@@ -21,10 +21,12 @@ import orjson
 from wardwright.errors import WireError
 from wardwright.wire import chat_completions, edits
 from wardwright.wire.body import MAX_BYTES, Json, Object, read, write
-from wardwright.wire.turn import CallItem, Item, Repeated, ResultItem, Turn
+from wardwright.wire.turn import CallItem, Item, Repeated, ResultItem, Turn, again
 
 _TRANSCRIPT: Final = "messages"
 _BLANK: Final = b" \t\r\n"
+_COMMA: Final = ord(",")
+_new = object.__new__
 ROOM: Final = 40 * 1024 * 1024
 """Bytes of bodies that are remembered, over all conversations; about twice as much is kept of what was made of them."""
 APIECE: Final = 4096
@@ -98,9 +100,14 @@ class Given:
     def grown(self, raw: bytes, added: list[Json], items: Sequence[Item]) -> Given:
         """The request that adds these messages to this one, and these items with them."""
         assert self._said is not None  # it is one that others may go on from
-        said = (*self._said, b",", write(added)[1:-1])
-        given = Given(raw, self.head, self.ids + _ids(items), None, said, self._heads)
+        given = _new(Given)
+        given.raw = raw
+        given.ids = self.ids + _ids(items)
+        given.head = self.head
         given.beside = self.beside
+        given._body = None
+        given._said = (*self._said, b",", write(added)[1:-1])
+        given._heads = self._heads
         return given
 
 
@@ -116,71 +123,67 @@ class Transcripts:
     def read(self, name: Hashable, raw: bytes) -> tuple[Given, Turn]:
         """A request's body and turn. `name` is that of its caller and conversation; WireError as `chat_completions` raises it."""
         known = self._known
-        before = known.pop(name, None)
-        last = None
-        if before is not None:
-            self._room += before.weight
-            last = before.followed(raw)
-        if last is None:
+        last = known.pop(name, None)
+        if last is not None:
+            self._room += last.weight
+        if last is None or not last.grows(raw):
             body = read(raw)
             turn = chat_completions.parse_request(body)
             given = Given.first(raw, body, turn.items)
             if given is None:
                 return Given.whole(raw, body, turn.items), turn
             turn.repeated = Repeated()
-            last = _Last(given, turn, turn.items)
+            last = _Last(given, turn)
         known[name] = last
         self._room -= last.weight
         while self._room < 0:
             self._room += known.pop(next(iter(known))).weight
-        return last.given, last.turn()
+        return last.given, again(last.first, last.items)
 
 
 class _Last:
-    """A request that another may go on from."""
+    """The last request of a conversation, which another may go on from."""
 
-    __slots__ = ("_first", "_items", "_opening", "_rest", "given", "weight")
+    __slots__ = ("_opening", "_rest", "first", "given", "items", "weight")
 
-    def __init__(self, given: Given, first: Turn, items: Sequence[Item]) -> None:
+    def __init__(self, given: Given, first: Turn) -> None:
         self.given = given
         self.weight = len(given.raw) + PARSED * given.beside + APIECE
-        self._first = first
+        self.first = first
         """That of the request that was read as a whole: all but the items is the same. No exchange has it, for they write into theirs."""
-        self._items = items
+        self.items = first.items
         self._opening: bytes | memoryview = b""
         self._rest = b""
         """The body up to the end of its last message, and from there on; empty until another request has shown where that is."""
 
-    def turn(self) -> Turn:
-        read = self._first
-        turn = Turn("request", "chat_completions", read.model, self._items, read.tools, read.tool_choice, read.caller)
-        turn.stream, turn.claims, turn.response_format = read.stream, read.claims, read.response_format
-        turn.repeated = read.repeated
-        return turn
-
-    def followed(self, raw: bytes) -> _Last | None:
-        """The request that goes on from this one; None: this one does not, or nobody can say so cheaply."""
-        if not len(self.given.raw) < len(raw) <= MAX_BYTES or not (self._opening or self._part(raw)):
-            return None
+    def grows(self, raw: bytes) -> bool:
+        """Becomes the request that goes on from here. False, and all is as it was: this one does not, or nobody can say so cheaply."""
+        before = self.given
+        longer = len(raw) - len(before.raw)
+        if longer <= 0 or len(raw) > MAX_BYTES or not (self._opening or self._part(raw)):
+            return False
         opening, rest = self._opening, self._rest
         if not raw.startswith(opening) or not raw.endswith(rest):
-            return None
-        end = len(raw) - len(rest)
-        added = raw[len(opening) : end].lstrip(_BLANK)
-        if not added.startswith(b","):
-            return None
+            return False
+        start = len(opening)
+        end = start + longer
+        if raw[start] != _COMMA:
+            start = end - len(raw[start:end].lstrip(_BLANK))
+            if raw[start] != _COMMA:
+                return False
         items: list[Item] = []
         try:
-            messages: list[Json] = orjson.loads(b"[%b]" % added[1:])
+            messages: list[Json] = orjson.loads(b"[" + raw[start + 1 : end] + b"]")
             if not messages:
-                return None  # a comma with nothing behind it
+                return False  # a comma with nothing behind it
             chat_completions.add_messages(messages, items)
-            given = self.given.grown(raw, messages, items)
+            self.given = before.grown(raw, messages, items)
         except (orjson.JSONDecodeError, WireError):
-            return None  # told as it stands in the whole body
-        last = _Last(given, self._first, [*self._items, *items])
-        last._opening, last._rest = memoryview(raw)[:end], rest  # no copy of what may be long
-        return last
+            return False  # told as it stands in the whole body
+        self.items = [*self.items, *items]
+        self.weight += longer
+        self._opening = memoryview(raw)[:end]  # no copy of what may be long
+        return True
 
     def _part(self, raw: bytes) -> bool:
         """Finds where the messages of this request end: where the next one goes on otherwise."""
@@ -210,9 +213,9 @@ def _beside(body: Object) -> Object:
 def _ids(items: Sequence[Item]) -> list[str]:
     found: list[str] = []
     for item in items:
-        if isinstance(item, CallItem):
+        if type(item) is CallItem:
             found.append(item.id)
-        elif isinstance(item, ResultItem):
+        elif type(item) is ResultItem:
             found.append(item.call_id)
     return found
 

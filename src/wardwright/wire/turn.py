@@ -147,13 +147,15 @@ class Repeated:
     """What was worked out of the items that the requests of one conversation repeat. Whoever reads requests hands it from one to
     the next; the items it covers are the very same objects in each of them. Written by the history alone."""
 
-    __slots__ = ("digest", "hasher", "ids", "key", "length")
+    __slots__ = ("digest", "hasher", "ids", "key", "keyed", "length")
 
     def __init__(self) -> None:
         self.length = 0
         """How many of the first items it covers."""
         self.key = b""
-        """The session's, by which they were digested."""
+        """The session's, by which they were digested …"""
+        self.keyed: Any = None
+        """… and a hasher that has read nothing but the key."""
         self.digest = ""
         self.hasher: Any = None
         self.ids: set[str] | None = None
@@ -198,3 +200,32 @@ class Turn:
     """Reply and result: `Ruling.request` of the request they answer. Empty: whatever request still waits for a reply."""
     repeated: Repeated | None = field(default=None, compare=False, repr=False)
     """Request: where the conversation's reader remembers it."""
+
+
+_new = object.__new__
+
+
+def again(turn: Turn, items: Sequence[Item]) -> Turn:
+    """The same turn with other items. As `dataclasses.replace` does, in a tenth of the steps: every request and reply makes one."""
+    made = _new(Turn)
+    made.gate = turn.gate
+    made.wire = turn.wire
+    made.model = turn.model
+    made.items = items
+    made.tools = turn.tools
+    made.tool_choice = turn.tool_choice
+    made.caller = turn.caller
+    made.usage = turn.usage
+    made.elapsed_ms = turn.elapsed_ms
+    made.stream = turn.stream
+    made.target = turn.target
+    made.released = turn.released
+    made.claims = turn.claims
+    made.claims_trusted = turn.claims_trusted
+    made.approvals = turn.approvals
+    made.server_tools = turn.server_tools
+    made.remote_tools = turn.remote_tools
+    made.response_format = turn.response_format
+    made.request = turn.request
+    made.repeated = turn.repeated
+    return made
