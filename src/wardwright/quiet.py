@@ -31,8 +31,8 @@ _MANY: Final = 64
 _OWN: Final = frozenset({"arguments_digest", "ordinal", "result_digest", "tool_call_id"})
 """What every event has for itself, in the order of a receipt."""
 
-_Tags: TypeAlias = dict[tuple[str, str], None]
-"""A dict, because it keeps the order."""
+_Tags: TypeAlias = dict[tuple[str, str], str]
+"""Each with its `name=value`, in the order they are met."""
 
 
 class _Kind:
@@ -60,7 +60,7 @@ class _Kind:
             "tool_risk_class": fact.risk_class,
             "tool_source": fact.source,
         }
-        self.tags: _Tags = {(name, value): None for name, value in tags.items() if value}
+        self.tags: _Tags = {(name, value): f"{name}={value}" for name, value in tags.items() if value}
 
 
 class _Looked:
@@ -192,13 +192,13 @@ def _quiet(receipt_id: str, judged: Sequence[Judged], outcome: Outcome, rules: R
         '"version":1}'
     ).encode()
     if looked.policy:
-        tags["tool_policy_status", "passed"] = None
+        tags["tool_policy_status", "passed"] = "tool_policy_status=passed"
     if asked.model:
-        tags["model", asked.model] = None
+        tags["model", asked.model] = f"model={asked.model}"
     if outcome.selected_model:
-        tags["selected_model", outcome.selected_model] = None
-    tags["status", outcome.status] = None
-    return ReceiptRow(receipt_id, last.at_ms, scope_key("session_id", caller), body, tuple(tags))
+        tags["selected_model", outcome.selected_model] = f"selected_model={outcome.selected_model}"
+    tags["status", outcome.status] = f"status={outcome.status}"
+    return ReceiptRow(receipt_id, last.at_ms, scope_key("session_id", caller), body, tuple(tags), list(tags.values()))
 
 
 def _is_quiet(judged: Judged) -> bool:
@@ -236,21 +236,21 @@ def _is_ordered(judged: Sequence[Judged]) -> bool:
 
 
 def _caller_tags(caller: Caller) -> _Tags:
-    tags: _Tags = {("kind", "exchange"): None}
+    tags: _Tags = {("kind", "exchange"): "kind=exchange"}
     if caller.tenant:
-        tags["tenant", caller.tenant] = None
+        tags["tenant", caller.tenant] = f"tenant={caller.tenant}"
     if caller.application:
-        tags["application", caller.application] = None
+        tags["application", caller.application] = f"application={caller.application}"
     if caller.agent:
-        tags["agent", caller.agent] = None
+        tags["agent", caller.agent] = f"agent={caller.agent}"
     if caller.user:
-        tags["user", caller.user] = None
+        tags["user", caller.user] = f"user={caller.user}"
     if caller.session_id:
-        tags["session_id", caller.session_id] = None
+        tags["session_id", caller.session_id] = f"session_id={caller.session_id}"
     if caller.run_id:
-        tags["run_id", caller.run_id] = None
+        tags["run_id", caller.run_id] = f"run_id={caller.run_id}"
     if caller.principal:
-        tags["principal", caller.principal] = None
+        tags["principal", caller.principal] = f"principal={caller.principal}"
     return tags
 
 
@@ -287,12 +287,12 @@ def _event(memo: Memo, fact: ToolFact, tags: _Tags) -> str:
     tags.update(kind.tags)
     parts = kind.parts
     if digest and call_id:
-        tags["tool_call_id", call_id] = None
+        tags["tool_call_id", call_id] = f"tool_call_id={call_id}"
         if result:
             return f"{parts[0]}{quoted(digest)}{parts[1]}{fact.ordinal}{parts[2]}{quoted(result)}{parts[3]}{quoted(call_id)}{parts[4]}"
         return f"{parts[0]}{quoted(digest)}{parts[1]}{fact.ordinal}{parts[2]}{quoted(call_id)}{parts[3]}"
     if call_id:
-        tags["tool_call_id", call_id] = None
+        tags["tool_call_id", call_id] = f"tool_call_id={call_id}"
     return _written(receipts.fact_kept(fact))
 
 

@@ -151,7 +151,9 @@ def test_the_quick_way_writes_what_the_long_way_does() -> None:
     chance, known = Chance(1), rules()
     for _ in range(2_000):
         judged, outcome = chance.exchange()
-        assert quiet.row("rcpt_1", judged, outcome, known, KEY) == long_way(judged, outcome, known)
+        row = quiet.row("rcpt_1", judged, outcome, known, KEY)
+        assert row == long_way(judged, outcome, known)
+        assert row.joined in (None, [f"{name}={value}" for name, value in row.tags])
 
 
 def exchange(*facts: ToolFact, considered: tuple[tuple[str, ...], ...] = ()) -> list[Judged]:

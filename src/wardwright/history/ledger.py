@@ -172,6 +172,8 @@ class ReceiptRow:
     body: bytes
     tags: tuple[tuple[str, str], ...] = ()
     """(filter name, value) pairs; equality filters only."""
+    joined: list[str] | None = field(default=None, compare=False, repr=False)
+    """The same as `name=value`, where whoever made them had them at hand."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ import json
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -162,9 +161,8 @@ _HEAD: Final[tuple[str, ...]] = (
     "words_from",
 )
 """The fields of a head in the order they are written. CAUTION: it is part of the format; new ones go to its end."""
-if set(_HEAD) != set(Head._fields):
-    raise TypeError("a head has fields that no store would keep")
-_head_values: Final[Callable[[Head], tuple[Any, ...]]] = itemgetter(*map(Head._fields.index, _HEAD))
+if Head._fields != _HEAD:
+    raise TypeError("a head has fields that no store would keep, or in another order")
 
 
 def key(text: str) -> bytes:
@@ -253,7 +251,7 @@ def ruled_call(scope: str, name: str, entry: LedgerEntry) -> int | None:
 
 def dump_head(at_ms: int, head: Head) -> bytes:
     """A scope's head, behind the time it was written."""
-    return dump([at_ms, *_head_values(head)])
+    return dump([at_ms, *head])
 
 
 def load_head(column: bytes) -> tuple[int, Head]:
@@ -290,7 +288,9 @@ def scope_state(
 def packed(receipt: ReceiptRow) -> tuple[list[str], bytes]:
     """A receipt's tags as they are indexed, and the payload: tags and body in one column, because together they deflate to less
     than the body alone would with tags beside it."""
-    tags = list(map("=".join, receipt.tags))
+    tags = receipt.joined
+    if tags is None:
+        tags = list(map("=".join, receipt.tags))
     deflater = _deflater()
     start = deflater.compress(b"%b\n%b" % (dump(tags), receipt.body))
     return tags, b"%b%b%b" % (_DEFLATED, start, deflater.flush())
