@@ -139,8 +139,8 @@ def _quiet(receipt_id: str, judged: Sequence[Judged], outcome: Outcome, rules: R
     tags = _caller_tags(caller)
     gates: list[str] = []
     asked_context = context = usage = ""
-    for one, candidates in zip(judged, looked.candidates, strict=True):
-        turn, ruling = one.turn, one.ruling
+    for place, one in enumerate(judged):
+        turn, ruling, candidates = one.turn, one.ruling, looked.candidates[place]
         events: list[str] = []
         declared: tuple[ToolFact, ...] = ()
         for fact in ruling.facts:

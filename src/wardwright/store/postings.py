@@ -28,6 +28,7 @@ Place: TypeAlias = tuple[int, int]
 """(bucket, tag): the key of a posting."""
 _FEW: Final = 32
 _LONE: Final = struct.Struct("<BHB")
+_TWO: Final = struct.Struct("<BHH")
 _BITMAP: Final = struct.Struct("<BH")
 _LISTS: Final = [struct.Struct(f"<B{count}H") for count in range(_FEW + 1)]
 _ALL: Final = (1 << BUCKET) - 1
@@ -121,10 +122,15 @@ def gather_columns(receipts: Tagged) -> tuple[list[Columns], list[Span]]:
 
 def _column(places: list[int]) -> bytes:
     """What `encode` makes of them. Most have one or two: almost every receipt and call has a tag of its own, its id."""
-    low = places[0] >> 3
-    if len(places) == 1:
-        return _LONE.pack(1, low, 1 << (places[0] & 7))
-    span = (places[-1] >> 3) - low + 1
+    first, last = places[0], places[-1]
+    low = first >> 3
+    if first == last:
+        return _LONE.pack(1, low, 1 << (first & 7))
+    span = (last >> 3) - low + 1
+    if len(places) == 2:
+        if span > 4:
+            return _TWO.pack(0, last, first)
+        return _BITMAP.pack(1, low) + (1 << (first & 7) | 1 << (last - low * 8)).to_bytes(span, "little")
     bits = _union(places, low * 8)
     count = bits.bit_count()
     if count <= _FEW and 2 * count < span:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -47,6 +48,7 @@ Tags = tuple[tuple[str, str], ...]
 """Filter names and values. Packed and indexed as `name=value`: no name has an equals sign."""
 
 _HASH_DIGITS: Final = 64
+_CALL_HASH: Final = struct.Struct("<q")
 _WINDOW: Final = -13
 _FIRST_DICTIONARY: Final = (
     b'[["kind","admin"],["kind","exchange"],["tenant",""],["application",""],["agent",""],["user",""],["session_id",""],'
@@ -202,8 +204,8 @@ def prefix_end(prefix: bytes) -> bytes:
 
 def call_hash(tenant: str, call_id: str) -> int:
     """A small key for a large index, never 0; whoever finds a row by it compares the row itself."""
-    plain = key(f"{tenant}\x1f{call_id}")
-    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little", signed=True) or 1
+    plain = f"{tenant}\x1f{call_id}".encode("utf-8", "surrogatepass")
+    return _CALL_HASH.unpack(hashlib.blake2b(plain, digest_size=8).digest())[0] or 1
 
 
 def next_link(writer: str, sequence: int, previous: bytes | bytearray, receipt: ReceiptRow) -> ChainLink:

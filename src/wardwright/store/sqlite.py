@@ -162,11 +162,11 @@ class _Batch:
     def append(self, receipt: ReceiptRow, tags: list[str], payload: bytes) -> ChainLink:
         writer, last, previous = self.end
         link = rows.next_link(writer, last, previous, receipt)
-        sequence = link.sequence
-        hashed = bytearray.fromhex(link.hash)
-        receipt_id, scope = bytearray(rows.key(receipt.id)), bytearray(rows.key(receipt.scope))
-        self.receipts.append((sequence, receipt_id, receipt.at_ms, previous, hashed, scope, bytearray(payload)))
-        self.recent[sequence] = (receipt.at_ms, receipt.id, receipt.scope, tags)
+        sequence, hashed = link.sequence, bytearray.fromhex(link.hash)
+        receipt_id, at_ms, scope = receipt.id, receipt.at_ms, receipt.scope
+        row_id, row_scope = bytearray(receipt_id, "utf-8", "surrogatepass"), bytearray(scope, "utf-8", "surrogatepass")
+        self.receipts.append((sequence, row_id, at_ms, previous, hashed, row_scope, bytearray(payload)))
+        self.recent[sequence] = (at_ms, receipt_id, scope, tags)
         self.end = (writer, sequence, hashed)
         return link
 
@@ -518,8 +518,8 @@ class SqliteStore:
     def _gather(self, cursor: sqlite3.Cursor, commit: Commit, numbers: list[int | None], batch: _Batch) -> None:
         """What a commit that stands will write. Rare things are written at once."""
         delta = commit.delta
-        for change, number in zip(delta.scopes, numbers, strict=True):
-            scope = change.scope
+        for place, change in enumerate(delta.scopes):
+            scope, number = change.scope, numbers[place]
             if number is None:
                 number = cast("int", cursor.execute(_NEW_SCOPE, (rows.key(scope),)).lastrowid)
             version = change.base_version + 1
