@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 import orjson
 
-from wardwright import approvals, mediation, quiet, receipts, routing
+from wardwright import approvals, mediation, receipts, routing
 from wardwright.alerts import Alerts
 from wardwright.approvals import Held, unsaid
 from wardwright.catalog import redacted
@@ -363,12 +363,14 @@ class Exchange:
         log.error("exchange failed", extra=told)
 
     async def _sequence(self) -> None:
-        turn = await self._identify()
+        inbound = self.inbound
+        turn = inbound.turn
+        self._identify(turn, await self.gateway.sessions.join(inbound.caller, turn))
         request = await self._gate_request(turn)
         registers = self.session.registers
-        if self.inbound.approval or HELD in registers:
+        if inbound.approval or (registers and HELD in registers):
             self.held = await self._held_reply(turn)
-        if SPLICES in registers:
+        if registers and SPLICES in registers:
             await self._read_splices(turn)
         self.route = request.route
         reply = await self._ask(turn) if self.held is None else self._approved(turn, self.held)
@@ -389,11 +391,9 @@ class Exchange:
 
     # who, and may they
 
-    async def _identify(self) -> Turn:
-        gateway, inbound = self.gateway, self.inbound
-        turn = inbound.turn
-        part = self.part
-        caller = await gateway.sessions.join(inbound.caller, turn)
+    def _identify(self, turn: Turn, caller: Caller) -> None:
+        """Says in the turn who asks, in which session, and with which tools of ours."""
+        inbound, part = self.inbound, self.part
         if part.require_session and not inbound.caller.session_id and caller.session_id.startswith("ses_"):
             message = (
                 "This model needs a session: send the header X-Wardwright-Session-Id, the same for one conversation."
@@ -401,15 +401,12 @@ class Exchange:
             raise Refused(self._refusal(400, "invalid_request_error", "session_required", message), "failed")
         turn.caller = caller
         turn.claims_trusted = inbound.claims_trusted
-        settings = self.settings
-        if settings.server_tools:
-            turn.server_tools = frozenset(spec.name for spec in self._server_tools().specs()) - gateway.overlay.off(
-                part.model_id
-            )
+        if self.settings.server_tools:
+            names = frozenset(spec.name for spec in self._server_tools().specs())
+            turn.server_tools = names - self.gateway.overlay.off(part.model_id)
             turn.remote_tools = self._remote()
             if turn.server_tools and _choices(inbound.given.head) > 1:
                 raise WireError("'n' above 1 cannot be used with server tools; ask for one choice")
-        return turn
 
     def _server_tools(self) -> ServerTools:
         return self.live.server_tools[self.part.model_id]
@@ -736,7 +733,7 @@ class Exchange:
         wire, model = upstream.wire_for(inbound.wire), target.upstream_model or target.model
         # Only on this wire a stream tells its usage if it is asked to.
         metered = turn.stream and wire == "chat_completions" and part.model_id in self.live.deployment.metered
-        mediates = _mediates(settings, ruling) or ruling.transforms
+        mediates = ruling.transforms or _mediates(settings, ruling)
         as_it_is = not (mediates or metered or self.splices or self.rounds)
         if as_it_is and wire == inbound.wire == "chat_completions" and not upstream.ids(inbound.given.ids):
             return wire, inbound.given.written(model)
@@ -820,15 +817,15 @@ class Exchange:
             if turn.stream:
                 given, parsed = await self._relay_reply(response, wire)
             else:
-                given, parsed = await self._whole_reply(response, wire)
+                given, parsed = self._whole_reply(await response.read(body.MAX_BYTES), wire)
         finally:
             response.close()
         return _Reply(given, parsed, target, (perf_counter_ns() - began) // 1_000_000)
 
-    async def _whole_reply(self, response: Response, wire: WireName) -> tuple[dict[str, Any], Turn]:
+    def _whole_reply(self, said: bytes, wire: WireName) -> tuple[dict[str, Any], Turn]:
         inbound = self.inbound
         try:
-            given = body.read(await response.read(body.MAX_BYTES))
+            given = body.read(said)
             if wire == "chat_completions" and given.get("choices") == []:
                 raise WireError("it holds no answer - at `$.choices`")  # clients look at the first one
             if wire != inbound.wire:
@@ -865,7 +862,7 @@ class Exchange:
         try:
             if not response.streamed:
                 # Some answer a request for a stream in one piece.
-                given, _ = await self._whole_reply(response, wire)
+                given, _ = self._whole_reply(await response.read(body.MAX_BYTES), wire)
                 await self._send(relay.feed(render(inbound.wire, given)) + relay.close())
                 return relay, relay.turn()
             async for chunk in response.chunks():
@@ -1148,9 +1145,8 @@ class Exchange:
             calls = tuple(replace(call, status="deny_call") if call in ours else call for call in calls)
         if calls:
             caller = self.judged[0].turn.caller
-            self.gateway.sessions.remember(
-                caller.tenant, caller.session_id, [call.call_id for call in calls if call.status == "allow"]
-            )
+            passed = [call.call_id for call in calls if call.status == "allow"]
+            self.gateway.sessions.remember(caller.tenant, caller.session_id, passed)
         change = _change(ruling)
         edits = edit.of(self.inbound.wire)
         if self.relay is not None:
@@ -1162,8 +1158,8 @@ class Exchange:
                 await self._send(self.relay.release(calls, change))
             await self.sink.finish()
             return
-        edits.keep_calls(reply.body, calls, change=change)
         answer = reply.body
+        edits.keep_calls(answer, calls, change=change)
         for one in reversed(self.rounds):
             if one.change is not None:
                 edits.rewrite(one.reply, one.change)
@@ -1244,9 +1240,16 @@ class Exchange:
             error,
         )
         rules = self.live.deployment.rules[self.part.model_id]
-        return quiet.row(
-            self.receipt_id, self.judged, outcome, rules, self.key, self.settings.capture, self.part.catalog
+        made = receipts.build(
+            self.receipt_id,
+            self.judged,
+            outcome,
+            rules,
+            self.key,
+            capture=self.settings.capture,
+            catalog=self.part.catalog,
         )
+        return receipts.record(made)
 
     def _refusal(self, status: int, kind: RefusalKind, code: str, message: str) -> Refusal:
         return Refusal(status, kind, code, message, receipt_id=self.receipt_id)

@@ -129,7 +129,10 @@ class App:
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
         service, metrics = self.service, self.gateway.metrics
         sent: dict[bytes, bytes] = dict(scope["headers"])
-        headers = {_NAMES[name]: value.decode("latin-1") for name, value in sent.items() if name in _NAMES}
+        headers: dict[str, str] = {}
+        for header in sent:
+            if header in _NAMES:
+                headers[_NAMES[header]] = sent[header].decode("latin-1")
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
             return
@@ -138,8 +141,9 @@ class App:
         if isinstance(principal, Refusal):
             await self._told(wire, sink, principal)
             return
+        name, under_way = principal.id, self._of_principal
         self._under_way += 1
-        self._of_principal[principal.id] = self._of_principal.get(principal.id, 0) + 1
+        under_way[name] = under_way.get(name, 0) + 1
         since = monotonic()
         try:
             sender: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
@@ -148,8 +152,7 @@ class App:
                 limits = self.gateway.live.deployment.limits
                 declared = sent.get(b"content-length", b"")
                 raw = await read_body(receive, declared, limits.body_bytes, limits.body_ms / 1000)
-            peer = scope["client"][0] if scope.get("client") else ""
-            exchange = raw if isinstance(raw, Refusal) else self._read(wire, sink, headers, peer, principal, raw)
+            exchange = raw if isinstance(raw, Refusal) else self._read(wire, scope, sink, headers, principal, raw)
             if isinstance(exchange, Refusal):
                 await self._told(wire, sink, exchange)
                 return
@@ -173,11 +176,11 @@ class App:
             await self._told(wire, sink, Refusal(503, "governance_unavailable", "governance_unavailable", FAILED))
         finally:
             self._under_way -= 1
-            left = self._of_principal[principal.id] - 1
+            left = under_way[name] - 1
             if left:
-                self._of_principal[principal.id] = left
+                under_way[name] = left
             else:
-                del self._of_principal[principal.id]
+                del under_way[name]
             metrics.answered(wire, sink.status, monotonic() - since)
             if sink.began is not None:
                 metrics.first_byte(wire, sink.began - since)
@@ -190,8 +193,7 @@ class App:
             return refusal
         if scope["method"] != "POST":
             return Refusal(405, "invalid_request_error", "method_not_allowed", "Send this with POST.")
-        peer = scope["client"][0] if scope.get("client") else ""
-        principal = service.authenticator.authenticate(headers, peer)
+        principal = service.authenticator.authenticate(headers, _peer(scope))
         if isinstance(principal, Refusal):
             return principal
         most = principal.concurrency
@@ -201,7 +203,7 @@ class App:
         return principal
 
     def _read(
-        self, wire: WireName, sink: Sink, headers: Mapping[str, str], peer: str, principal: Principal, raw: bytes
+        self, wire: WireName, scope: Scope, sink: Sink, headers: Mapping[str, str], principal: Principal, raw: bytes
     ) -> Exchange | Refusal:
         """The exchange that a body asks for, or why there is none."""
         gateway, authenticator = self.gateway, self.service.authenticator
@@ -229,7 +231,7 @@ class App:
         notes = authenticator.refused_claims(principal, headers) if principal.refused else ()
         trusted = False
         if turn.claims is not None:
-            trust = authenticator.trust(principal, headers, raw, peer)
+            trust = authenticator.trust(principal, headers, raw, _peer(scope))
             trusted = trust.trusted
             if trust.refused:
                 notes = (*notes, f"attestation_refused:{trust.refused}")
@@ -271,6 +273,11 @@ async def read_body(receive: Receive, declared: bytes, limit: int, seconds: floa
     except TimeoutError:
         return Refusal(408, "invalid_request_error", "body_too_slow", f"The body took longer than {seconds:g} s.")
     return Refusal(400, "invalid_request_error", "body_cut", "The connection ended before the body did.")
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _too_long(limit: int) -> Refusal:

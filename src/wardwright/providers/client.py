@@ -369,7 +369,6 @@ class _Connection(asyncio.Protocol):
                 return
             self._junk = True
         if self._finished:
-            self._arrived.clear()
             self._release(response)
         elif self._arrived:
             self._hand_on(response)
@@ -423,16 +422,21 @@ class _Connection(asyncio.Protocol):
         elif not self._finished:
             self._finished = True
             if self._arrived and self._response is not None:
-                self._hand_on(self._response)  # what comes behind it is not its own
+                self._take(self._response)  # what comes behind it is not its own
 
-    def _hand_on(self, response: NetworkResponse) -> None:
-        """What the parser found of the body in what has just been read."""
+    def _take(self, response: NetworkResponse) -> int:
+        """What the parser found of the body in what has just been read; how much now waits for its reader."""
         arrived = self._arrived
         data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
         arrived.clear()
         self._unread_bytes = 0
         response._pieces.append(data)
         response._size = size = response._size + len(data)
+        return size
+
+    def _hand_on(self, response: NetworkResponse) -> None:
+        """The next piece of the body."""
+        size = self._take(response)
         limit = response._limit
         if size <= limit:
             return  # the reader wants it whole
@@ -455,6 +459,8 @@ class _Connection(asyncio.Protocol):
         """The answer is whole: it has its bytes, the connection is free."""
         transport = self._transport
         self._response = None
+        if self._arrived:
+            self._arrived.clear()
         response._end()
         if transport is None:
             return
