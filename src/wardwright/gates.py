@@ -48,7 +48,9 @@ PATIENCE: Final = 32
 """… and in all."""
 TRIES: Final = 16
 REMEMBERED: Final = 60_000
-"""Entries of ledgers and registers that are kept in memory, over all sessions."""
+"""Entries of ledgers and registers that are kept in memory, over all sessions …"""
+CROWDED: Final = REMEMBERED // 2
+"""… and from how many on it matters who was here last."""
 _AGAIN: Final = object()
 """What came of a job that must be done again."""
 _UNKNOWN: Final = (EMPTY_SCOPE, 0)
@@ -314,7 +316,7 @@ class Gates:
         memory = self._memory
         _, _, registers, ledger = state
         size = len(ledger) + len(registers) + 1
-        if before:
+        if before and self._remembered > CROWDED:
             del memory[scope]  # who was here last is forgotten last
         memory[scope] = state, size
         self._remembered += size - before

@@ -160,6 +160,10 @@ class Sessions:
 def _newest(items: Sequence[Item]) -> str | None:
     """The id of the last call, if every result behind it answers a call that is shown. None: there are neither calls nor results.
     Empty: that takes a longer look."""
+    if len(items) > 1 and type(last := items[-1]) is ResultItem:
+        called = items[-2]
+        if type(called) is CallItem and called.id == last.call_id:
+            return called.id  # as most transcripts end
     newest = ""
     behind: set[str] = set()
     for item in reversed(items):
