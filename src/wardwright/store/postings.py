@@ -27,9 +27,10 @@ ID_TAG: Final = "\x00id"
 Place: TypeAlias = tuple[int, int]
 """(bucket, tag): the key of a posting."""
 _FEW: Final = 32
-_LONE: Final = struct.Struct("<BHB")
 _TWO: Final = struct.Struct("<BHH")
-_BITMAP: Final = struct.Struct("<BH")
+_BITMAP: Final = [struct.pack("<BH", 1, low) for low in range(BUCKET >> 3)]
+"""How a bitmap begins, by the number of empty bytes it leaves out."""
+_BIT: Final = [bytes((1 << place,)) for place in range(8)]
 _LISTS: Final = [struct.Struct(f"<B{count}H") for count in range(_FEW + 1)]
 _ALL: Final = (1 << BUCKET) - 1
 _WHOLE_BLOCK: Final = (1 << BLOCK) - 1
@@ -61,7 +62,7 @@ def encode(bits: int) -> bytes:
     span = ((bits.bit_length() + 7) >> 3) - low
     if count <= _FEW and 2 * count < span:
         return _LISTS[count].pack(0, *offsets(bits))
-    return _BITMAP.pack(1, low) + (bits >> (low * 8)).to_bytes(span, "little")
+    return _BITMAP[low] + (bits >> (low * 8)).to_bytes(span, "little")
 
 
 def decode(column: bytes) -> int:
@@ -110,13 +111,16 @@ def gather_columns(receipts: Tagged) -> tuple[list[Columns], list[Span]]:
     found, spans = _gathered(receipts)
     runs: list[Columns] = []
     for bucket, places in found:
-        by_length: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        by_length: dict[int, tuple[list[int], list[bytes]]] = {}
         for tag in sorted(places):
             column = _column(places[tag])
-            by_length[len(column)].append((tag, column))
-        for length, some in by_length.items():
-            tags, columns = zip(*some, strict=True)
-            runs.append(Columns(bucket, length, list(tags), b"".join(columns)))
+            run = by_length.get(len(column))
+            if run is None:
+                run = by_length[len(column)] = ([], [])
+            run[0].append(tag)
+            run[1].append(column)
+        for length, (tags, columns) in by_length.items():
+            runs.append(Columns(bucket, length, tags, b"".join(columns)))
     return runs, spans
 
 
@@ -125,31 +129,33 @@ def _column(places: list[int]) -> bytes:
     first, last = places[0], places[-1]
     low = first >> 3
     if first == last:
-        return _LONE.pack(1, low, 1 << (first & 7))
+        return _BITMAP[low] + _BIT[first & 7]
     span = (last >> 3) - low + 1
     if len(places) == 2:
         if span > 4:
             return _TWO.pack(0, last, first)
-        return _BITMAP.pack(1, low) + (1 << (first & 7) | 1 << (last - low * 8)).to_bytes(span, "little")
+        return _BITMAP[low] + (1 << (first & 7) | 1 << (last - low * 8)).to_bytes(span, "little")
     bits = _union(places, low * 8)
     count = bits.bit_count()
     if count <= _FEW and 2 * count < span:
         return _LISTS[count].pack(0, *sorted(set(places), reverse=True))
-    return _BITMAP.pack(1, low) + bits.to_bytes(span, "little")
+    return _BITMAP[low] + bits.to_bytes(span, "little")
 
 
 def _gathered(receipts: Tagged) -> tuple[list[tuple[int, dict[int, list[int]]]], list[Span]]:
     """By bucket, in their order, and tag: the offsets, in theirs."""
     found: dict[int, defaultdict[str, list[int]]] = {}
-    spans: dict[int, tuple[int, int]] = {}
+    spans: dict[int, list[int]] = {}
     for cursor, at_ms, tags in sorted(receipts, key=itemgetter(0)):
         bucket, offset = divmod(cursor, BUCKET)
         block = cursor // BLOCK
         span = spans.get(block)
         if span is None:
-            spans[block] = (at_ms, at_ms)
-        elif not span[0] <= at_ms <= span[1]:
-            spans[block] = (min(span[0], at_ms), max(span[1], at_ms))
+            spans[block] = [at_ms, at_ms]
+        elif at_ms > span[1]:
+            span[1] = at_ms
+        elif at_ms < span[0]:
+            span[0] = at_ms
         places = found.get(bucket)
         if places is None:
             places = found[bucket] = defaultdict(list)
