@@ -64,8 +64,8 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST: Final = b"0\r\n\r\n"
 _ODD: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that mean something to whoever reads the request, other than its length."""
-_OURS: Final = frozenset({b"connection", b"transfer-encoding"})
-"""Headers that no application sets."""
+_FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+"""Headers that say how an answer ends; an application sets none of them but its length."""
 _BODILESS: Final = frozenset({*range(100, 200), 204, 304})
 
 
@@ -144,7 +144,7 @@ class _Request:
         self._silent = scope["method"] == "HEAD"
         """The body of the answer is not sent, whatever the application says."""
         self.pieces: list[bytes] = []
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] | None = None
         self.task: asyncio.Task[None] | None = None
 
     # For the connection.
@@ -226,6 +226,8 @@ class _Request:
                 self.expects = False
                 self.connection.transport.write(_CONTINUE)
             waiter = self.connection.loop.create_future()
+            if self.waiters is None:
+                self.waiters = []
             self.waiters.append(waiter)
             try:
                 await waiter
@@ -264,16 +266,20 @@ class _Request:
     def _head(self, status: int, headers: Sequence[tuple[bytes, bytes]], size: int, more: bool) -> bytes:
         promised: bytes | None = None
         lines = [_STATUS[status], self.connection.server.date]
+        refused = False
         for header in headers:
-            name = header[0]
-            if name == b"content-length":
-                promised = header[1]
-            line = _line(header)
-            # Names are the application's own; a value may be somebody's who would like to end the line. (LF, CR and NUL as numbers:
-            # to look for bytes in bytes costs ten times as much.)
-            if 10 in line or 13 in line or 0 in line or name in _OURS:
-                raise RuntimeError("the headers of the answer cannot be sent")
-            lines.append(line)
+            name, value = header
+            if name in _FRAMING:
+                if name == b"content-length":
+                    promised = value
+                else:
+                    refused = True
+            lines.append(_line(header))
+        # Names are the application's own; a value may be somebody's who would like to end the line. All of them are looked at together,
+        # for LF, CR and NUL as numbers: to look for bytes in bytes costs ten times as much.
+        told = b"".join(lines)
+        if refused or 10 in told or 13 in told or 0 in told:
+            raise RuntimeError("the headers of the answer cannot be sent")
         if promised is not None and self.keep and status not in _BODILESS and not self.expects and not self._silent:
             self._left = int(promised)
         else:
@@ -342,7 +348,7 @@ class _Request:
             connection.close()  # its end is missing, and whoever reads it sees that
 
     def wake(self) -> None:
-        for waiter in self.waiters:
+        for waiter in self.waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -366,16 +372,14 @@ class _Connection(asyncio.Protocol):
         self._held = b""
         """What came and is not read yet, behind as many requests as may wait; from `_at` on."""
         self._at = 0
-        self._over = False
-        """No answer follows the one that was begun last."""
         self._unread = 0
         """By the caller, of what was written, at the last tick."""
         self._stalled = 0
         """Ticks since that became less."""
         self.loop = server.loop
         self._limits = server.limits
-        # A cycle, cut in connection_lost.
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        """None: nothing more is read. A cycle, cut then or in connection_lost."""
         self._headers: list[tuple[bytes, bytes]] = []
         self._bytes = 0
         """That came and gave nothing yet: a part of a head, of a chunk's size or of trailers."""
@@ -428,15 +432,16 @@ class _Connection(asyncio.Protocol):
         held, at = self._held, self._at
         size = len(held)
         view = memoryview(held)
-        while at < size and self._parser is not None and not self._over and len(self._queue) < WAITING:
-            step = STEP
+        while at < size and self._parser is not None and len(self._queue) < WAITING:
             if self._incoming is not None:
                 step = self._incoming.due() or STEP
             elif (end := held.find(b"\r\n\r\n", at, at + STEP)) != -1:
                 step = max(end + 4 - at, 64)
+            else:
+                step = STEP
             self._feed(view[at : at + step])
             at += step
-        if at < size and len(self._queue) >= WAITING and not self.gone:
+        if at < size and self._parser is not None:
             self._at = at
         else:
             self._held, self._at = b"", 0
@@ -485,11 +490,11 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         parser: Any = self._parser
+        if parser is None:
+            raise _Denied  # behind the last one
         limits = self._limits
         headers, self._headers = self._headers, []  # whatever comes now is a trailer
         url = self._url
-        if self._over:
-            self._deny(400)
         if len(headers) > limits.headers:
             self._deny(431)
         if self._bytes > limits.head_bytes and _size(url, headers) > limits.head_bytes:
@@ -613,7 +618,9 @@ class _Connection(asyncio.Protocol):
         self._patience = self._age = 0
         server = self.server
         server.running.add(request)
-        request.task = self.loop.create_task(request.run(server))
+        request.task = asyncio.Task(
+            request.run(server), loop=self.loop, name="request"
+        )  # a name of its own is made up dearly
 
     def answered(self, request: _Request) -> None:
         """The answer is whole; what is left of the request is read away."""
@@ -644,9 +651,9 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self) -> None:
         """W2: nothing more is read from this caller. What came whole before is still answered."""
-        self._parser = None
-        if self._over:
+        if self._parser is None:
             return
+        self._parser = None
         self._denied = self._denied or 400
         broken = self._incoming
         last = self._queue[-1] if self._queue else self._current
@@ -676,13 +683,13 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """What was written is sent first. A caller who may still be sending is listened to a little longer, or the network would take
         his own unread bytes for a reason to throw away our last words."""
-        self._over = True
         self._age = 0
         self._patience = self._limits.stalled
         if self.transport.is_closing():
             return  # W4: he has ended his side, and may read nothing of what is still to be sent
-        if self._parser is None or self._incoming is not None:
-            self._parser = None
+        sending = self._parser is None or self._incoming is not None
+        self._parser = None
+        if sending:
             self._patience = self._limits.linger
             self.resume()
             self.transport.write_eof()

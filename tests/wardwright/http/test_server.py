@@ -26,6 +26,16 @@ from wardwright.http.server import HIGH_WATER, Limits, Server, bind
 SOON = Limits(tick=0.01, head=2, idle=2, body=2, rest=2, stalled=2, linger=2)
 HEAD = b"POST /echo HTTP/1.1\r\nhost: a\r\n"
 PLAIN = [(b"content-type", b"text/plain")]
+SPLIT = {
+    b"": (b"x", b"a\r\nset-cookie: b"),
+    b"cr": (b"x", b"a\rset-cookie: b"),
+    b"lf": (b"x", b"a\nset-cookie: b"),
+    b"nul": (b"x", b"a\0set-cookie: b"),
+    b"name": (b"x: a\r\nset-cookie", b"b"),
+    b"end": (b"x", b"set-cookie\r\n"),
+    b"close": (b"connection", b"set-cookie"),
+    b"chunks": (b"transfer-encoding", b"set-cookie"),
+}
 
 
 class Application:
@@ -109,7 +119,7 @@ class Application:
         await send({"type": "http.response.body", "body": b"half"})
 
     async def split(self, scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"a\r\nset-cookie: b")]})
+        await send({"type": "http.response.start", "status": 200, "headers": [*PLAIN, SPLIT[scope["query_string"]]]})
         await send({"type": "http.response.body", "body": b""})
 
     async def gone(self, scope: Any, receive: Any, send: Any) -> None:
@@ -888,9 +898,9 @@ def test_an_error_behind_a_head_has_no_body() -> None:
     assert raw.endswith(b"\r\n\r\n")
 
 
-@pytest.mark.parametrize("path", [b"leave", b"short", b"split"])
+@pytest.mark.parametrize("path", [b"leave", b"short", *(b"split?" + one for one in SPLIT)])
 def test_an_application_that_does_not_answer_as_it_must_is_an_error(path: bytes) -> None:
-    """No answer, one of another length than its head says, and a header that would be two (W5)."""
+    """No answer, one of another length than its head says, a header that would be two, and one that says how the answer ends (W5)."""
     raw = exchanged(b"GET /" + path + b" HTTP/1.1\r\n\r\n")
     assert statuses(raw) == [500]
     assert b"set-cookie" not in raw
