@@ -673,6 +673,7 @@ class _Connection(asyncio.Protocol):
     def finish(self) -> None:
         """The server ends: what is under way may end, nothing else begins."""
         self._queue.clear()
+        self._held, self._at = b"", 0
         if self._current is None or self._current.done:
             self.close()
         else:

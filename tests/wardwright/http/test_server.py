@@ -367,6 +367,7 @@ def test_pipelined_requests_are_answered_in_their_order() -> None:
 
 def scopes() -> int:
     """Requests that the server holds."""
+    gc.collect()
     found: list[Any] = gc.get_objects()
     return sum(type(one) is dict and one.get("type") == "http" and "raw_path" in one for one in found)
 
@@ -933,6 +934,22 @@ def test_what_is_under_way_ends_before_the_server_does() -> None:
         stage.application.go.set()
         status, headers, _ = await caller.answer()
         assert (status, headers["connection"]) == (200, "close")
+
+    assert played(story).told == ["lifespan.startup", "GET /held", "lifespan.shutdown"]
+
+
+def test_what_waits_unread_does_not_begin_when_the_server_ends() -> None:
+    """Nor does what waits for its turn; the one under way is answered."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /held HTTP/1.1\r\n\r\n" + b"GET /odd HTTP/1.1\r\n\r\n" * 2_000)
+        await stage.application.began.wait()
+        stage.server.stop()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stage.application.go.set()
+        assert (await caller.answer())[2] == b"held"
+        assert await caller.rest() == b""
 
     assert played(story).told == ["lifespan.startup", "GET /held", "lifespan.shutdown"]
 
