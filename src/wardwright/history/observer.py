@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import orjson
@@ -85,10 +84,10 @@ _UNDECLARED: Final[tuple[Mark, ...]] = ("undeclared",)
 _NO_PINS: Final[Mapping[RegisterKey, RegisterValue | None]] = {}
 _NONE_STRIPPED: Final[Mapping[str, str]] = {}
 
-_entry: Callable[[tuple[LedgerStatus, str, str, int, bool, bool]], LedgerEntry] = partial(
-    cast("Any", tuple).__new__, LedgerEntry
-)
-"""Makes an entry in two thirds of the time; a transcript makes many."""
+_entry: Callable[[type[LedgerEntry], tuple[LedgerStatus, str, str, int, bool, bool]], LedgerEntry] = cast(
+    "Any", tuple
+).__new__
+"""Makes an entry in a third of the time; a transcript makes many."""
 
 
 @dataclass(slots=True)
@@ -323,7 +322,11 @@ def _read(turn: Turn, length: int, key: bytes) -> tuple[Any, bool, str, str]:
         first, hasher = before.digest, before.hasher
         if words:
             hasher = hasher.copy()
-            hasher.update(b"," + _written(words))
+            try:
+                written = orjson.dumps(words)[1:-1]  # as `_written` does, without the call
+            except TypeError:
+                written = _written(words)
+            hasher.update(b"," + written)
     else:
         words, ids = _walk(items, set())
         before.key, before.keyed = key, _sha256(key)
@@ -340,9 +343,8 @@ def _read(turn: Turn, length: int, key: bytes) -> tuple[Any, bool, str, str]:
     return before.keyed, ids is not None, first, whole
 
 
-def _tail(items: Sequence[Item]) -> int:
-    """Where the items after the last assistant item begin: what the model is asked to read now."""
-    tail = len(items)
+def _tail(items: Sequence[Item], tail: int) -> int:
+    """Where the items after the last assistant item begin: what the model is asked to read now. `tail`: their number."""
     while tail:
         item = items[tail - 1]
         if type(item) is not ResultItem and (type(item) is not TextItem or item.role == "assistant"):
@@ -382,7 +384,7 @@ def ledger_keys(turn: Turn, key: bytes, head: Head) -> Iterable[str]:
     first, whole = _digests(words, head.prefix_length, key)
     known = head.prefix_length if first and first == head.prefix_digest else 0
     again = known == len(items) or head.asked_turn == head.turn
-    start = _start(known, _tail(items), again, head.news_from) if known else 0
+    start = _start(known, _tail(items, len(items)), again, head.news_from) if known else 0
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, CallItem):
@@ -640,17 +642,7 @@ class Observer:
         """The current facts of a turn. Pure: ledger and head are read, what changes is in the answer."""
         key = key.ljust(64, b"\0")
         if turn.gate == "request":
-            if len(turn.items) > MAX_ITEMS:
-                raise TurnTooLarge(
-                    f"The request has {len(turn.items):,} items; at most {MAX_ITEMS:,} are judged. Send a shorter transcript."
-                )
             return self._request(turn, session, key)
-        if len(turn.items) > MAX_EVENTS:
-            events = sum(not isinstance(item, TextItem) for item in turn.items)
-            if events > MAX_EVENTS:
-                raise TurnTooLarge(
-                    f"The {turn.gate} has {events:,} tool events; at most {MAX_EVENTS:,} are judged, so nothing of it passes."
-                )
         return self._answer(turn, session, key)
 
     def _request(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
@@ -662,10 +654,14 @@ class Observer:
         ) = head  # fmt: skip
         items = turn.items
         count = len(items)
+        if count > MAX_ITEMS:
+            raise TurnTooLarge(
+                f"The request has {count:,} items; at most {MAX_ITEMS:,} are judged. Send a shorter transcript."
+            )
         keyed, own, first, whole = _read(turn, prefix_length, key)
         names = None if own else _names(items, key)
         known = prefix_length if first and first == prefix_digest else 0
-        tail = _tail(items)
+        tail = _tail(items, count)
         surface = self.surface(turn.tools)
         seen = Observed([], surface, known, whole, turn, key)
         if last_digest == whole:
@@ -752,7 +748,7 @@ class Observer:
                     else:
                         counts = known > 0 or not prefix_length or (met_known and (waits or entry is None))
                     if entry is None or (counts and not waits):
-                        learnt[name] = _entry(("observed", "", "", now if counts else -1, False, False))
+                        learnt[name] = _entry(LedgerEntry, ("observed", "", "", now if counts else -1, False, False))
                     if counts:
                         if not user_turns:
                             seen.words_from = index
@@ -777,7 +773,7 @@ class Observer:
                         marks = _FORGED
                     else:
                         unseen = True
-                    learnt[name] = _entry(("observed", raw, arguments_digest, now, False, forged))
+                    learnt[name] = _entry(LedgerEntry, ("observed", raw, arguments_digest, now, False, forged))
                     if not item.id:
                         self._numbered(session, seen, item, call_id, key)
                 else:
@@ -789,14 +785,14 @@ class Observer:
                     elif met_passed and now and not forged:
                         # It came in by itself once, and now stands behind calls that did pass: as if it had been one of them.
                         forged, since = True, now
-                        entry = learnt[name] = _entry((status, called, said, since, refused, forged))
+                        entry = learnt[name] = _entry(LedgerEntry, (status, called, said, since, refused, forged))
                     if said != arguments_digest or called != raw:
                         marks = ("altered",)
                         name = f"a:{call_id}"
                         altered = ledger.get(name)
                         repeat = altered is not None and altered[1:3] == (raw, arguments_digest)
                         if not repeat:
-                            learnt[name] = _entry(("observed", raw, arguments_digest, now, False, False))
+                            learnt[name] = _entry(LedgerEntry, ("observed", raw, arguments_digest, now, False, False))
                     elif refused or (status == "observed" and since >= news_turn and index >= news_from):
                         repeat = True
                         if refused:
@@ -841,7 +837,7 @@ class Observer:
                     else:
                         forged = False
                     name = last_name if own is not None or first_name in learnt else first_name
-                    learnt[name] = _entry(("observed", fact.raw_name, shown, head.turn, False, forged))
+                    learnt[name] = _entry(LedgerEntry, ("observed", fact.raw_name, shown, head.turn, False, forged))
                 else:
                     if entry.status != "observed":
                         met_passed = True
@@ -1021,7 +1017,7 @@ class Observer:
                 marks = ("result_for_denied_call",)
         raw = raw or "unknown"
         if entry is None:
-            learnt[name] = _entry(("observed", raw, result_digest, now, False, False))
+            learnt[name] = _entry(LedgerEntry, ("observed", raw, result_digest, now, False, False))
         elif entry.status == "denied" and entry.digest == result_digest:
             # What we put in its place, and this is the first we see of it.
             learnt[name] = entry._replace(status="observed")
@@ -1034,7 +1030,7 @@ class Observer:
             altered = learnt.get(name) or ledger.get(name)
             repeat = altered is not None and altered.digest == result_digest
             if not repeat:
-                learnt[name] = _entry(("observed", raw, result_digest, now, False, False))
+                learnt[name] = _entry(LedgerEntry, ("observed", raw, result_digest, now, False, False))
         elif in_tail or entry.refused or entry.turn >= news_turn:
             repeat = True
             if entry.refused:
@@ -1174,6 +1170,13 @@ class Observer:
         seen.facts.append(fact)
 
     def _answer(self, turn: Turn, session: ScopeState, key: bytes) -> Observed:
+        items = turn.items
+        if len(items) > MAX_EVENTS:
+            events = sum(not isinstance(item, TextItem) for item in items)
+            if events > MAX_EVENTS:
+                raise TurnTooLarge(
+                    f"The {turn.gate} has {events:,} tool events; at most {MAX_EVENTS:,} are judged, so nothing of it passes."
+                )
         _, head, _, ledger = session
         facts: list[ToolFact] = []
         surface = self.surface(turn.tools)
@@ -1190,7 +1193,7 @@ class Observer:
         learnt = seen.ledger
         repairing: dict[str, ToolFact | None] = {}
         called: CallItem | None = None
-        for index, item in enumerate(turn.items):
+        for index, item in enumerate(items):
             if type(item) is TextItem:
                 continue
             if isinstance(item, CallItem):
@@ -1204,7 +1207,7 @@ class Observer:
                 if not call_id or name in learnt or name in ledger or len(call_id) > MAX_ID:
                     call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)
                     name = f"c:{call_id}"
-                learnt[name] = _entry(("passed", raw, arguments_digest, now, False, False))
+                learnt[name] = _entry(LedgerEntry, ("passed", raw, arguments_digest, now, False, False))
                 fact = self._call(turn, raw, call_id, arguments, arguments_digest, parsed, index, surface)
                 if failed_before and (raw in failed_before or EVERY_TOOL in failed_before):
                     fact.phase = "argument_repair"

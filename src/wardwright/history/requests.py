@@ -7,7 +7,6 @@ its transcript. A reply to a request that is no longer known is never guessed at
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import orjson
@@ -59,7 +58,7 @@ class RequestRecord(NamedTuple):
     """Pairs: the raw name of a tool the provider did not see, and the id of the rule that took it away."""
 
 
-_record: Callable[[Fields], RequestRecord] = partial(cast("Any", tuple).__new__, RequestRecord)
+_record: Callable[[type[RequestRecord], Fields], RequestRecord] = cast("Any", tuple).__new__
 """Makes a record of all its fields in half the time; every reply makes one."""
 
 
@@ -98,7 +97,8 @@ def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
 def answered(session: ScopeState, name: str) -> tuple[RequestRecord, ...]:
     """The requests that a reply may answer, the likeliest last: the named one; without a name all that still wait for a
     reply, or the last one. Empty: the session has none."""
-    value = session.registers.get(REQUESTS)
+    _, head, registers, _ = session
+    value = registers.get(REQUESTS)
     if name:
         record = find(value, name)
         if record is None:
@@ -107,7 +107,7 @@ def answered(session: ScopeState, name: str) -> tuple[RequestRecord, ...]:
     if value is None:
         return ()
     kept: Any = value if isinstance(value[0], str) else _rewritten(value)
-    waiting = f"[{session.head.turn},"
+    waiting = f"[{head.turn},"
     records = zip(kept[::2], kept[1::2], strict=True)
     found = [_unpack(one, text) for one, text in records if text.startswith(waiting)]
     return tuple(found) if found else (_unpack(*kept[-2:]),)
@@ -133,19 +133,18 @@ def _pack(record: Fields) -> str:
 
 
 def _unpack(name: str, text: Any) -> RequestRecord:
-    fields: list[Any] = orjson.loads(text)
-    if len(fields) == 7:
-        turn, news_from, news_age, flags, words, more_words, phase = fields
+    kept: list[Any] = orjson.loads(text)
+    if len(kept) == 7:
+        turn, news_from, news_age, flags, words, more_words, phase = kept
         bundles = repairing = stripped = ()
     else:
-        turn, news_from, news_age, flags, words, more_words, phase, *names = fields
+        turn, news_from, news_age, flags, words, more_words, phase, *names = kept
         bundles, repairing, stripped = map(tuple, names)
     if isinstance(phase, int):
         phase = _PHASES[phase]
     first_word = words - more_words
-    return _record(
-        (name, turn, news_from, turn - news_age, flags, words, first_word, phase, bundles, repairing, stripped)
-    )
+    fields = (name, turn, news_from, turn - news_age, flags, words, first_word, phase, bundles, repairing, stripped)
+    return _record(RequestRecord, fields)
 
 
 def _rewritten(value: RegisterValue) -> RegisterValue:

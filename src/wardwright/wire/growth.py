@@ -95,7 +95,7 @@ class Given:
         said = self._said
         if said is None:
             said = self._said = (write(self.own()[_TRANSCRIPT])[1:-1],)
-        return b"".join((head, b',"messages":[', *said, b"]}"))
+        return b"".join([head, b',"messages":[', *said, b"]}"])
 
     def grown(self, raw: bytes, added: list[Json], items: Sequence[Item]) -> Given:
         """The request that adds these messages to this one, and these items with them."""
