@@ -14,7 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -23,17 +23,25 @@ from wardwright import receipts
 from wardwright.alerts import Alerts, Sink, sinks_of
 from wardwright.config import Config, Problems, load_config, parse_config
 from wardwright.deployment import Deployment, ModelSettings, compile_deployment
-from wardwright.errors import ConfigError, GovernanceUnavailable, SealedMissing, VersionConflict, WardwrightError
+from wardwright.errors import (
+    ConfigError,
+    GovernanceUnavailable,
+    Problem,
+    SealedMissing,
+    VersionConflict,
+    WardwrightError,
+)
 from wardwright.exchange import Gateway, Live
 from wardwright.gates import Gates, Kept
 from wardwright.history import Delta
-from wardwright.http.auth import Auth, Authenticator, compile_auth, is_local
+from wardwright.http.auth import Auth, Authenticator, check_binding, compile_auth, is_local
 from wardwright.http.guard import Hosts
-from wardwright.keys import Keyring, ring_path
+from wardwright.keys import Keyring, KeysUnusable, ring_path
 from wardwright.metrics import Metrics
 from wardwright.overlay import Overlay
 from wardwright.policy.compile import Plan
 from wardwright.providers import Client, open_providers
+from wardwright.providers.settings import Secret
 from wardwright.server_tools import ServerTools
 from wardwright.sessions import Sessions
 from wardwright.store import PlanEpoch, SealedRow, Store, open_store
@@ -80,7 +88,8 @@ def compile_service(config: Config, now_ms: int | None = None, *, modules_from: 
         raise ConfigError(sorted(told, key=lambda problem: (problem.line, problem.column))) from None
     if problems.errors:
         raise ConfigError(problems.errors)
-    return Compiled(deployment, auth)
+    plan = replace(deployment.plan, warnings=(*deployment.plan.warnings, *problems.warnings))
+    return Compiled(replace(deployment, plan=plan), auth)
 
 
 def embedded() -> Config:
@@ -123,6 +132,7 @@ class Service:
         self.admin_token: str | None = None
         """Generated just now, to be printed once; None when there is one already."""
         compiled = self._compile(config)
+        _read_secrets(compiled, self.environ)
         self.sessions_folder = sessions or compiled.deployment.workbench.sessions
         """Of the config at the start: a plan that comes over the network cannot name another."""
         self.keyring = Keyring.load_or_create(ring_path(database), environ)
@@ -189,7 +199,7 @@ class Service:
 
     def compile(self, source: bytes) -> Plan:
         """The plan of a text that came over the network, every section checked; ConfigError."""
-        return self._compile(parse_config(source.decode("utf-8"), "<sent>")).deployment.plan
+        return self._compile(self._sent(source)).deployment.plan
 
     def opens(self, source: bytes) -> None:
         """Opens everything that plan needs and closes it again, without putting it in force. Must be asked outside the event loop."""
@@ -205,14 +215,14 @@ class Service:
             ) from None
 
     async def _try(self, source: bytes) -> None:
-        ready = await self._prepare(self._compile(parse_config(source.decode("utf-8"), "<sent>")))
+        ready = await self._prepare(self._compile(self._sent(source)))
         for provider in ready.live.providers.values():
             provider.close()
         await _close(ready.live.server_tools)
 
     async def activate(self, source: bytes, operator: str, expected_epoch: int | None = None) -> PlanEpoch:
         """Validates a config, puts it in force for every process, and follows it here. ConfigError when it cannot be."""
-        return await self._activate(parse_config(source.decode("utf-8"), "<activated>"), operator, expected_epoch)
+        return await self._activate(self._sent(source), operator, expected_epoch)
 
     async def _activate(self, config: Config, operator: str, expected_epoch: int | None = None) -> PlanEpoch:
         async with self._changing:
@@ -296,10 +306,21 @@ class Service:
             # INVARIANT: whatever is wrong with the file, the plan in force rules on.
             log.error("reload refused", extra={"reason": str(error) or type(error).__name__})
 
+    def _sent(self, source: bytes) -> Config:
+        """A config that came over the network; one that is our file, byte for byte, is our file: a roll-back may lead to it."""
+        return parse_config(source.decode("utf-8"), self._config.file if source == self._config.source else "<sent>")
+
     def _compile(self, config: Config) -> Compiled:
         # Operators' code comes only with the file that this process was started with.
         ours = config.source == self._config.source and Path(config.file).exists()
-        return compile_service(config, self.now_ms(), modules_from=Path(config.file).resolve().parent if ours else None)
+        compiled = compile_service(
+            config, self.now_ms(), modules_from=Path(config.file).resolve().parent if ours else None
+        )
+        refused = check_binding(self.host, compiled.auth)
+        if refused is not None:
+            place = config.deployment.get("auth", config.root)
+            raise ConfigError([Problem(config.file, place.line, place.column, "auth", refused)])
+        return compiled
 
     async def _agree(self) -> None:
         """One plan for all processes: this one's file if it is news, else what is in force: an operator may have changed it since
@@ -397,6 +418,33 @@ class Service:
                 await self.upkeep()
             except WardwrightError as error:
                 log.warning("upkeep failed", extra={"error": str(error)})
+
+
+def _read_secrets(compiled: Compiled, environ: Mapping[str, str]) -> None:
+    """KeysUnusable with a line for each secret that is not there: before anything is made, and before anybody is told that we serve."""
+    auth, deployment = compiled.auth, compiled.deployment
+    wanted = [(f"auth.keys '{one.id}'", one.source) for one in auth.keys]
+    wanted += [(f"auth.operators '{one.id}'", one.source) for one in auth.operators]
+    wanted += [("auth.admin", auth.admin)]
+    wanted += [(f"auth.attestation.issuers '{one.id}'", one.source) for one in auth.issuers]
+    for number, sink in enumerate(deployment.alerts.sinks):
+        wanted += [(f"alerts.sinks[{number}].url", sink.url_source), (f"alerts.sinks[{number}].header", sink.header)]
+    missing: list[str] = []
+    for what, source in wanted:
+        try:
+            if source is not None:
+                source.read(what, environ, lines=True)
+        except KeysUnusable as error:
+            missing.append(str(error))
+    for provider in deployment.providers.values():
+        for secret in (provider.key, *(value for _, value in provider.headers)):
+            try:
+                if isinstance(secret, Secret):
+                    secret.read(environ)
+            except ConfigError as error:
+                missing.append(str(error))
+    if missing:
+        raise KeysUnusable("\n".join(missing))
 
 
 def _on_disk(config: Config) -> bool:

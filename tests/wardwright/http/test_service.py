@@ -255,3 +255,71 @@ def test_a_process_that_cannot_follow_a_plan_is_not_ready_and_tries_again(tmp_pa
         assert target(two) == "a1" and await two.ready() == ""
 
     opened(tmp_path, story, PLAN, PLAN, environ={"KEY": "here"}, last=lacking)
+
+
+@pytest.mark.parametrize(
+    ("auth", "says"),
+    [
+        ("{}", "without authentication. Declare auth.keys, or listen on 127.0.0.1."),
+        ("{operators: [{id: ann, key_env: ANN, role: viewer}]}", "without authentication"),
+        ("{anonymous: true}", "auth.anonymous lets everybody in"),
+    ],
+)
+def test_nobody_serves_the_network_without_keys(tmp_path: Path, auth: str, says: str) -> None:
+    """An address that others can reach is refused while no caller's key is declared, before a ring is made."""
+    config = parse_config(f"{PLAN}auth: {auth}\n", "p.yaml")
+    with pytest.raises(ConfigError, match=rf"p\.yaml:6:1: auth: will not listen on 0\.0\.0\.0.*{says}"):
+        Service(config, str(tmp_path / "ward.db"), "0.0.0.0", environ={"ANN": "a key that is long enough"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_cannot_take_the_keys_away_from_an_open_address(tmp_path: Path) -> None:
+    """What is sent to a gateway that others can reach must declare keys too, and is refused as a plan with a problem."""
+    config = parse_config(f"{PLAN}auth: {{keys: [{{id: ci, key_env: CI}}]}}\n", "p.yaml")
+    service = Service(config, str(tmp_path / "ward.db"), "0.0.0.0", environ={"CI": "a key that is long enough"})
+    try:
+        with pytest.raises(ConfigError, match="auth: will not listen on 0"):
+            service.compile(PLAN.encode())
+    finally:
+        service.store.close()
+
+
+def test_all_missing_secrets_are_told_at_once(tmp_path: Path) -> None:
+    """Whoever starts it is told of every variable in one go, before a ring or a database is made."""
+    text = (
+        'providers: {up: {kind: openai, base_url: "https://up.test/v1", api_key_env: UP, headers: {x-team: {env: TEAM}}}}\n'
+        "models: [{model_id: m, targets: [{model: a, provider: up}]}]\n"
+        "auth: {admin: {token_env: ADMIN}, keys: [{id: ci, key_env: CI}], operators: [{id: ann, key_env: ANN, role: viewer}]}\n"
+        "alerts: {sinks: [{kind: webhook, url_env: HOOK, header_env: HEADER}]}\n"
+    )
+    with pytest.raises(KeysUnusable) as refused:
+        Service(parse_config(text, "p.yaml"), str(tmp_path / "ward.db"), "127.0.0.1", environ={})
+    assert str(refused.value).splitlines() == [
+        "auth.keys 'ci': the environment variable CI is not set or empty.",
+        "auth.operators 'ann': the environment variable ANN is not set or empty.",
+        "auth.admin: the environment variable ADMIN is not set or empty.",
+        "alerts.sinks[0].url: the environment variable HOOK is not set or empty.",
+        "alerts.sinks[0].header: the environment variable HEADER is not set or empty.",
+        "p.yaml:1:64: providers.up.api_key_env: the environment variable UP is empty or not set",
+        "p.yaml:1:100: providers.up.headers.x-team.env: the environment variable TEAM is empty or not set",
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_roll_back_may_lead_to_the_file_and_its_code(tmp_path: Path) -> None:
+    """A plan that is the process's own file, byte for byte, keeps the modules beside it; any other text with them is refused."""
+    (tmp_path / "echo.py").write_text(
+        "def spec():\n    return {'name': 'echo', 'description': 'Echo.', 'parameters': {'type': 'object'}}\n\n\n"
+        "def run(arguments, context):\n    return 'echo'\n"
+    )
+    file = PLAN + "    server_tools: [{engine: module, path: echo.py}]\n"
+
+    async def story(service: Service) -> None:
+        await service.activate(PLAN.encode(), "ann")
+        assert not service.models["m"].server_tools
+        await service.activate(file.encode(), "ann")
+        assert len(service.models["m"].server_tools) == 1
+        with pytest.raises(ConfigError, match="modules run inside the gateway"):
+            await service.activate(other(file, 2).encode(), "ann")
+
+    opened(tmp_path, story, file)
