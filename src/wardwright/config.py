@@ -115,10 +115,19 @@ class Problems:
     def warnings(self) -> list[Problem]:
         return [problem for problem in self.found if problem.severity == "warning"]
 
-    def mapping(self, node: Node, required: Iterable[str], optional: Iterable[str]) -> dict[str, Node]:
-        """The entries of a mapping; unknown and missing keys reported, unknown ones left out."""
+    def mapping(
+        self,
+        node: Node,
+        required: Iterable[str],
+        optional: Iterable[str],
+        *,
+        example: str = "",
+        elsewhere: tuple[Iterable[str], str] = ((), ""),
+    ) -> dict[str, Node]:
+        """The entries of a mapping; unknown and missing keys reported, unknown ones left out. `elsewhere`: keys that belong to
+        another place, and which."""
         if not isinstance(node.value, dict):
-            self.error(node, f"expected a mapping, got {kind_of(node)}")
+            self.error(node, f"expected a mapping{example and f' such as {example}'}, got {kind_of(node)}")
             return {}
         required = tuple(required)
         known = (*required, *optional)
@@ -126,6 +135,8 @@ class Problems:
         for key, child in node.value.items():
             if key in known:
                 found[key] = child
+            elif key in elsewhere[0]:
+                self.error(child, f"'{key}' has no place here: {elsewhere[1]}")
             else:
                 self.error(child, f"unknown key '{key}'{nearest(key, known)}")
         for key in required:
@@ -208,6 +219,8 @@ class Problems:
         """Milliseconds from `30d`, `12h`, `15m`, `10s`, `250ms`, or a whole number of milliseconds."""
         value = node.value
         if isinstance(value, int) and not isinstance(value, bool):
+            if 0 < value < 1_000:
+                self.warn(node, f"{value} means milliseconds; write {value}ms, or {value}s for seconds")
             return self.integer(node, 1)
         if isinstance(value, str):
             for suffix, factor in (("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)):
@@ -283,7 +296,8 @@ def load_config(source: str | PathLike[str]) -> Config:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([Problem(str(path), 1, 1, "$", f"cannot be read: {error}")]) from error
+        why = error.strerror or error if isinstance(error, OSError) else f"it is no text in UTF-8: {error}"
+        raise ConfigError([Problem(str(path), 1, 1, "$", f"cannot be read: {why}")]) from error
     return parse_config(text, str(path))
 
 
@@ -294,7 +308,9 @@ def parse_config(text: str, file: str = "<text>") -> Config:
         problems.error(root, "expected a mapping: a model artifact, or a deployment with 'models'")
         raise ConfigError(problems.found)
     if "models" in root.value:
-        deployment = problems.mapping(root, ("models",), DEPLOYMENT_KEYS)
+        deployment = problems.mapping(
+            root, ("models",), DEPLOYMENT_KEYS, elsewhere=(MODEL_KEYS, "it belongs to an entry of 'models'")
+        )
         entries = problems.sequence(deployment["models"])
         if not entries and isinstance(deployment["models"].value, tuple):
             problems.error(deployment["models"], "must not be an empty list")
@@ -320,7 +336,8 @@ def parse_config(text: str, file: str = "<text>") -> Config:
 
 def _model(node: Node, problems: Problems, required: tuple[str, ...]) -> ModelConfig:
     optional = tuple(key for key in MODEL_KEYS if key not in required)
-    sections = problems.mapping(node, required, optional)
+    above = (DEPLOYMENT_KEYS, "it belongs to the top of the file, beside 'models'")
+    sections = problems.mapping(node, required, optional, elsewhere=above if required else ((), ""))
     model_id = problems.name(sections["model_id"]) if "model_id" in sections else ""
     return ModelConfig(model_id or "default", node, sections)
 
@@ -358,7 +375,7 @@ def parse_yaml(text: str, problems: Problems) -> Node:
     except yaml.MarkedYAMLError as error:
         mark: Any = error.problem_mark or error.context_mark  # pyright: ignore[reportUnknownMemberType]
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-        message = f"not valid YAML: {error.problem or error.context or 'unreadable'}"
+        message = f"not valid YAML: {error.problem or error.context or 'unreadable'}{_remedy(error.problem or '')}"
         raise ConfigError([*problems.found, Problem(problems.file, line, column, "$", message)]) from error
     except RecursionError as error:
         raise ConfigError([*problems.found, Problem(problems.file, 1, 1, "$", "nests too deeply")]) from error
@@ -369,6 +386,15 @@ def parse_yaml(text: str, problems: Problems) -> Node:
         raise ConfigError([*problems.found, Problem(problems.file, line, column, "$", message)]) from error
     except yaml.YAMLError as error:
         raise ConfigError([*problems.found, Problem(problems.file, 1, 1, "$", f"not valid YAML: {error}")]) from error
+
+
+def _remedy(problem: str) -> str:
+    """What usually is the matter, for sentences that only a parser of YAML understands."""
+    if "'\\t'" in problem:
+        return ". Indent with spaces, not with tabs"
+    if "<block end>" in problem or "mapping values are not allowed" in problem:
+        return ". Is this line indented like those it belongs to? A text with ': ' needs quotes"
+    return ""
 
 
 def _convert(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -154,6 +154,8 @@ def compile_deployment(config: Config, now_ms: int | None = None, *, modules_fro
     told = [problem for error in found for problem in error.problems] + problems.errors
     if told or plan is None:
         raise ConfigError(sorted(set(told), key=lambda problem: (problem.line, problem.column)))
+    odd = sorted({*plan.warnings, *problems.warnings}, key=lambda problem: (problem.line, problem.column))
+    plan = replace(plan, warnings=tuple(odd))
     rules = {name: rules_of(part) for name, part in plan.models.items()}
     approving = frozenset(name for name, own in rules.items() if any(map(_asks, own.values())))
     holding = frozenset(

@@ -195,3 +195,30 @@ def test_plain_values_stay_what_they_are() -> None:
     assert config.root.plain() == {
         "capture": [0, -1, 5, 31, 1.5, 1000.0, True, False, None, "010", "no", "5", "2026-01-01"]
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "models:\n  - model_id: a\n   targets: []\n",
+            "f.yaml:3:4: $: not valid YAML: expected <block end>, but found '<block mapping start>'. "
+            "Is this line indented like those it belongs to? A text with ': ' needs quotes",
+        ),
+        (
+            "models:\n\t- model_id: a\n",
+            "f.yaml:2:1: $: not valid YAML: found character '\\t' that cannot start any token. Indent with spaces, not with tabs",
+        ),
+        (
+            "models: [{model_id: a}]\ngovernance: []\n",
+            "f.yaml:2:1: governance: 'governance' has no place here: it belongs to an entry of 'models'",
+        ),
+        (
+            "models:\n  - model_id: a\n    auth: {}\n",
+            "f.yaml:3:5: models[0].auth: 'auth' has no place here: it belongs to the top of the file, beside 'models'",
+        ),
+    ],
+)
+def test_common_slips_are_told_with_their_remedy(text: str, says: str) -> None:
+    """Wrong indentation, tabs, and sections at the wrong level say what to do."""
+    assert problems(text) == [says]

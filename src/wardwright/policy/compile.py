@@ -783,7 +783,10 @@ class _Compiler:
             seen[model] = child.line
             provider = problems.text(given["provider"]) if "provider" in given else "scripted"
             if provider and provider not in providers:
-                problems.error(given["provider"], f"unknown provider '{provider}'{nearest(provider, providers)}")
+                problems.error(
+                    given["provider"],
+                    f"unknown provider '{provider}'{nearest(provider, providers) or '; declare it under providers'}",
+                )
             window = problems.integer(given["context_window"], 1) if "context_window" in given else None
             tools = problems.boolean(given["tools"]) if "tools" in given else True
             known = self._capabilities(given["capabilities"]) if "capabilities" in given else {}
@@ -876,7 +879,8 @@ class _Compiler:
     def _known_state(self, state: str, states: Mapping[str, State], node: Node | None) -> bool:
         if node is None or not state or state in states:
             return True
-        self.problems.error(node, f"unknown state '{state}'{nearest(state, states)}")
+        declared = f"; declared: {', '.join(states)}"
+        self.problems.error(node, f"unknown state '{state}'{nearest(state, states) or declared}")
         return False
 
     def _scope(self, node: Node) -> ScopeKind:
@@ -1134,7 +1138,7 @@ class _Compiler:
     def _matcher(self, node: Node, *, source: bool = True, inner: bool = False) -> Matcher:
         problems = self.problems
         words = tuple(key for key in TOOL_KEYS if (source or key != "source") and not (inner and key == "not"))
-        given = problems.mapping(node, (), words)
+        given = problems.mapping(node, (), words, example="{name: read_file}")
         if isinstance(node.value, dict) and not node.value:
             problems.error(node, "an empty matcher would match every tool; say what it matches")
         values: dict[str, Any] = {"described": node.plain() if isinstance(node.value, dict) else {}}
@@ -1290,7 +1294,7 @@ class _Compiler:
 
     def _window(self, node: Node, scope: str) -> Window:
         problems = self.problems
-        given = problems.mapping(node, (), ("turns", "events", "ms", "milliseconds"))
+        given = problems.mapping(node, (), ("turns", "events", "ms", "milliseconds"), example="{ms: 3600000}")
         if isinstance(node.value, dict) and not node.value:
             problems.error(node, "an empty window; give turns, events or milliseconds")
         if "ms" in given and "milliseconds" in given:
@@ -1528,7 +1532,7 @@ def _read_allowed(c: _Compiler, _node: Node, given: Mapping[str, Node], shared: 
     allowed: list[AllowedTool] = []
     if "allowed_tools" in given:
         for child in problems.sequence(given["allowed_tools"]):
-            one = problems.mapping(child, ("name",), ("namespace", "risk_class"))
+            one = problems.mapping(child, ("name",), ("namespace", "risk_class"), example="{name: read_file}")
             if "name" in one:
                 allowed.append(
                     AllowedTool(
