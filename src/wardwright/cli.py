@@ -53,7 +53,7 @@ from wardwright.report import report as report_rules
 from wardwright.simulate import WIRES, Simulation, Surface, read_transcript
 from wardwright.simulate import simulate as run_simulation
 from wardwright.store import ReceiptQuery, Store, checkpoint, erase, export, mark, open_store, retain, verify
-from wardwright.wire.turn import Caller, WireName
+from wardwright.wire.turn import Caller, Turn, WireName
 
 
 def _examples(*lines: str) -> str:
@@ -105,12 +105,13 @@ keys_app = typer.Typer(
 )
 app.add_typer(keys_app, name="keys")
 
+_MARK: Final = re.compile(r"[0-9]+:[0-9a-f]+")
 EVERY: Final = 500
 """Receipts between two words about how far it is."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path, typer.Option("--config", help="The plan: a model artifact or a deployment.")]
-Database = Annotated[str, typer.Option("--db", help="A store: a file, or a postgresql:// address.")]
+Database = Annotated[str, typer.Option("--db", help="The gateway's store: a file, or a postgresql:// address.")]
 Exported = Annotated[Path | None, typer.Option("--receipts", help="An export of receipts (NDJSON) instead of a store.")]
 Session = Annotated[str, typer.Option("--session", help="Only this session.")]
 Since = Annotated[
@@ -364,6 +365,7 @@ def simulate(
     """Run a recorded conversation through the gates. Nothing is executed, sent, used up or kept."""
     plan = compile_plan(load_config(config))
     talk = read_transcript(_read(transcript), cast("WireName", _one_of("--wire", wire, WIRES)) if wire else None)
+    model = _governed(model, talk.turns, plan, config)
     caller, registers = Caller(session_id=session), None
     if db:
         with _store(db) as store:
@@ -386,6 +388,18 @@ def simulate(
         _print_json(found.as_json())
     else:
         _say_simulation(found)
+
+
+def _governed(model: str, turns: Sequence[Turn], plan: Plan, config: Path) -> str:
+    """The model whose plan governs: of several, the command or the transcript must name one."""
+    if len(plan.models) == 1:
+        return model
+    unknown = sorted(({model} if model else {turn.model for turn in turns}) - set(plan.models))
+    if unknown == [""]:
+        raise BadInput(f"the transcript names no model: --model {' or '.join(plan.models)}")
+    if unknown:
+        raise BadInput(f"no model '{unknown[-1]}' in {config}; choose {', '.join(plan.models)} with --model")
+    return model
 
 
 def _say_simulation(found: Simulation) -> None:
@@ -675,7 +689,7 @@ def report(
 
 @receipts_app.command("list")
 def list_receipts(
-    db: Database,
+    db: Database = DATABASE,
     where: Annotated[
         list[str] | None, typer.Option("--where", help=f"NAME=VALUE, may be repeated. Names: {', '.join(FILTERS)}.")
     ] = None,
@@ -708,7 +722,7 @@ def list_receipts(
                 body.get("caller", {}).get("session_id", ""),
                 body.get("request", {}).get("model", ""),
                 body["final"]["status"],
-                _because(body.get("decision", {}).get("decision", ""), body.get("decision", {}).get("rule_id", "")),
+                _came_of(body),
             )
             for _, body in found
         ],
@@ -717,9 +731,18 @@ def list_receipts(
         _say(f"more: --before {page.next_before}")
 
 
+def _came_of(body: Receipt) -> str:
+    """What came of an exchange and by which rule; or what an operator did."""
+    admin = body.get("admin", {})
+    decision = body.get("decision", {})
+    return _because(
+        decision.get("decision", "") or admin.get("action", ""), decision.get("rule_id", "") or admin.get("target", "")
+    )
+
+
 @receipts_app.command("show")
 def show_receipt(
-    receipt_id: Annotated[str, typer.Argument(help="Id of the receipt.")], db: Database, json: Json = False
+    receipt_id: Annotated[str, typer.Argument(help="Id of the receipt.")], db: Database = DATABASE, json: Json = False
 ) -> None:
     """Explain one receipt in words."""
     with _store(db) as store:
@@ -734,7 +757,7 @@ def show_receipt(
 
 @receipts_app.command("export")
 def export_receipts(
-    db: Database,
+    db: Database = DATABASE,
     where: Annotated[list[str] | None, typer.Option("--where", help="NAME=VALUE, may be repeated.")] = None,
     since: Since = "",
     until: Until = "",
@@ -763,7 +786,7 @@ def export_receipts(
 
 @receipts_app.command("verify")
 def verify_receipts(
-    db: Database,
+    db: Database = DATABASE,
     key_file: Annotated[
         list[Path] | None,
         typer.Option("--key-file", help="A ring, or a key that something was signed with; may be repeated."),
@@ -772,6 +795,8 @@ def verify_receipts(
     json: Json = False,
 ) -> None:
     """Walk every chain of receipts. Exit code 1 when one was changed, removed, emptied, moved, hidden or cut off."""
+    if anchor and not _MARK.fullmatch(anchor):
+        raise BadInput(f"--anchor {anchor!r}: expected the mark alone that 'receipts checkpoint' prints, as 1:0123…")
     keys = [key for path in key_file or () for key in signing_keys_of(path)]
     with _store(db) as store:
         _meanwhile("walking the chains")
@@ -794,7 +819,8 @@ def verify_receipts(
     else:
         for flaw in found.flaws:
             typer.echo(_visible(str(flaw)), err=True)
-        state = "hold" if found.good else f"do not hold: {len(found.flaws)} flaws"
+        flaws = f"{len(found.flaws)} flaw{'s' if len(found.flaws) != 1 else ''}"
+        state = "hold" if found.good else f"do not hold: {flaws}"
         _say(f"{found.receipts} receipts in {found.chains} chains {state}")
     if not found.good:
         raise typer.Exit(1)
@@ -1193,7 +1219,7 @@ def _say_ready_made(json: bool) -> None:
 @contextmanager
 def _store(where: str) -> Generator[Store]:
     if not where.startswith(("postgresql://", "postgres://")) and not Path(where).is_file():
-        raise BadInput(f"{where}: no such store")
+        raise BadInput(f"{where}: no such store; name the gateway's with --db")
     store = open_store(where)
     try:
         yield store
@@ -1359,5 +1385,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except (WardwrightError, OSError) as error:
-        typer.echo(_visible(f"wardwright: {error}"), err=True)
+        # Some have several things to say, a line each.
+        for line in str(error).splitlines() or [type(error).__name__]:
+            typer.echo(_visible(f"wardwright: {line.strip()}"), err=True)
         raise SystemExit(1) from None

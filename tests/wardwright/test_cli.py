@@ -402,6 +402,38 @@ def test_an_export_is_ndjson(shell: Shell, stored: str) -> None:
     assert [orjson.loads(line)["id"] for line in out.splitlines()] == ["r3", "r2", "r1"]
 
 
+def test_receipts_are_read_where_serve_puts_them(shell: Shell, stored: str) -> None:
+    """Without --db the store is the file that serve makes in this folder."""
+    (shell.folder / stored).rename(shell.folder / "wardwright.db")
+
+    assert shell("receipts", "verify") == (0, "3 receipts in 1 chains hold\n", "")
+
+
+def test_a_list_of_receipts_says_what_an_operator_did(shell: Shell, stored: str) -> None:
+    """An operator's action stands where an exchange has its ruling."""
+    store = SqliteStore(shell.folder / stored, upkeep=False)
+    told = receipts.build_admin("r9", 9000, Caller(principal="ann"), "approve", "apr_1", {})
+    store.commit(Delta(9000), receipts.record(told))
+    store.close()
+
+    _, out, _ = shell("receipts", "list", "--db", stored, "--where", "kind=admin")
+
+    assert out.splitlines()[1].split() == ["r9", "1970-01-01", "00:00:09", "done", "approve:", "apr_1"]
+
+
+def test_an_error_of_several_lines_is_told_line_by_line(shell: Shell) -> None:
+    """Everything that keeps the gateway from starting is told, each on its own line, and nobody hears that it serves."""
+    keys = "auth: {keys: [{id: ci, key_env: NOT_SET_A}, {id: cd, key_env: NOT_SET_B}]}\n"
+
+    code, out, err = shell("serve", "--config", shell.file("plan.yaml", PLAN + keys), "--port", "0")
+
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "wardwright: auth.keys 'ci': the environment variable NOT_SET_A is not set or empty.",
+        "wardwright: auth.keys 'cd': the environment variable NOT_SET_B is not set or empty.",
+    ]
+
+
 def test_verify_holds_and_finds_what_does_not(shell: Shell, stored: str) -> None:
     """Exit code 1 and the flaw on standard error when a receipt was changed; checkpoints need their key."""
     key = b"0123456789abcdef"
@@ -413,7 +445,7 @@ def test_verify_holds_and_finds_what_does_not(shell: Shell, stored: str) -> None
     code, out, err = shell("receipts", "verify", "--db", stored, "--key-file", shell.file("wrong", b"another key"))
 
     assert (good["ok"], good["receipts"], good["checkpoints"]) == (True, 3, 1)
-    assert (code, out) == (1, "3 receipts in 1 chains do not hold: 1 flaws\n")
+    assert (code, out) == (1, "3 receipts in 1 chains do not hold: 1 flaw\n")
     assert "checkpoint" in err
 
 
@@ -506,7 +538,7 @@ def test_init_replaces_nothing_unasked(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("check", "none.yaml"), "none.yaml:1:1: $: cannot be read: [Errno 2] No such file or directory: 'none.yaml'"),
+        (("check", "none.yaml"), "none.yaml:1:1: $: cannot be read: No such file or directory"),
         (("check", "plan.yaml", "empty"), "wardwright: empty: no policy cases in this folder"),
         (("simulate", "--config", "plan.yaml", "none"), "wardwright: none: cannot be read: No such file or directory"),
         (("simulate", "--config", "plan.yaml", "bad.json"), "wardwright: the transcript is not JSON:"),
@@ -524,7 +556,23 @@ def test_init_replaces_nothing_unasked(shell: Shell) -> None:
             "wardwright: no session 'nobody' in the store",
         ),
         (("replay", "--config", "plan.yaml"), "wardwright: give the receipts to read: either --db or --receipts"),
-        (("replay", "--config", "plan.yaml", "--db", "none.db"), "wardwright: none.db: no such store"),
+        (
+            ("replay", "--config", "plan.yaml", "--db", "none.db"),
+            "wardwright: none.db: no such store; name the gateway's with --db",
+        ),
+        (("receipts", "list"), "wardwright: wardwright.db: no such store; name the gateway's with --db"),
+        (
+            ("receipts", "verify", "--db", "store.db", "--anchor", "checkpoint 1 over 1 chains, mark 1:ab"),
+            "wardwright: --anchor 'checkpoint 1 over 1 chains, mark 1:ab': expected the mark alone that 'receipts checkpoint' prints, as 1:0123…",
+        ),
+        (
+            ("simulate", "--config", "two.yaml", "talk.json"),
+            "wardwright: the transcript names no model: --model one or two",
+        ),
+        (
+            ("simulate", "--config", "two.yaml", "--model", "tow", "talk.json"),
+            "wardwright: no model 'tow' in two.yaml; choose one, two with --model",
+        ),
         (
             ("replay", "--config", "plan.yaml", "--receipts", "bad.json"),
             "wardwright: bad.json:1: not a line of a receipts export",
@@ -548,6 +596,7 @@ def test_init_replaces_nothing_unasked(shell: Shell) -> None:
 def test_bad_input_ends_with_one_line(shell: Shell, stored: str, arguments: tuple[str, ...], message: str) -> None:
     """Exit code 1, what was wrong on standard error, and no traceback."""
     shell.file("plan.yaml", PLAN)
+    shell.file("two.yaml", "models: [{model_id: one}, {model_id: two}]\n")
     shell.file("broken.yaml", "- 3\n")
     shell.file("talk.json", orjson.dumps(TALK))
     shell.file("bad.json", "{")
@@ -723,3 +772,45 @@ def test_the_page_of_the_command_names_all_of_it() -> None:
 
     assert re.findall(r"^\| `wardwright ([a-z -]+)` \|", text, re.MULTILINE) == list(COMMANDS)
     assert re.findall(r"^\| (\d) \|", text, re.MULTILINE) == ["0", "1", "2", "3"]
+
+
+def test_check_warns_of_what_is_odd_in_any_section(shell: Shell) -> None:
+    """A number without a unit, a sink in clear and a claim that can never be made are told, wherever they stand."""
+    file = shell.file(
+        "odd.yaml",
+        "model_id: a\n"
+        "limits: {drain: 30}\n"
+        'alerts: {sinks: [{kind: webhook, url: "http://alerts.test/"}]}\n'
+        "auth: {keys: [{id: ci, key_env: CI, user: ann, may_claim: [user]}]}\n"
+        "governance: [{id: x, kind: tool_selector, action: deny_call, tool: {name: y}}]\n",
+    )
+
+    code, _, err = shell("check", file)
+
+    assert code == 0
+    assert [line.split(": ", 2)[2] for line in err.splitlines()] == [
+        "warning: 30 means milliseconds; write 30ms, or 30s for seconds",
+        "warning: alerts go over the network in clear: use https",
+        "warning: 'user' is pinned by this record, so that it can never be claimed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("tool: shell_exec", "tool: expected a mapping such as {name: read_file}, got text 'shell_exec'"),
+        ("tool: {name: x}, state_scope: reviewing", "state_scope: unknown state 'reviewing'; declared: active"),
+    ],
+)
+def test_check_shows_what_was_meant(shell: Shell, rule: str, says: str) -> None:
+    """A wrong shape is told with the right one, an unknown name with those that are known."""
+    head = "model_id: a\ntargets: [{model: m, provider: openai}]\n"
+    file = shell.file("slip.yaml", f"{head}governance: [{{id: x, kind: tool_selector, action: deny_call, {rule}}}]\n")
+
+    code, _, err = shell("check", file)
+
+    assert code == 1
+    assert [line.split(": ", 1)[1] for line in err.splitlines()] == [
+        "targets[0].provider: unknown provider 'openai'; declare it under providers",
+        f"governance[0].{says}",
+    ]
