@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 import orjson
 
-from wardwright import approvals, mediation, receipts, routing
+from wardwright import approvals, mediation, quiet, receipts, routing
 from wardwright.alerts import Alerts
 from wardwright.approvals import Held, unsaid
 from wardwright.catalog import redacted
@@ -1240,16 +1240,9 @@ class Exchange:
             error,
         )
         rules = self.live.deployment.rules[self.part.model_id]
-        made = receipts.build(
-            self.receipt_id,
-            self.judged,
-            outcome,
-            rules,
-            self.key,
-            capture=self.settings.capture,
-            catalog=self.part.catalog,
+        return quiet.row(
+            self.receipt_id, self.judged, outcome, rules, self.key, self.settings.capture, self.part.catalog
         )
-        return receipts.record(made)
 
     def _refusal(self, status: int, kind: RefusalKind, code: str, message: str) -> Refusal:
         return Refusal(status, kind, code, message, receipt_id=self.receipt_id)
