@@ -222,7 +222,7 @@ def applied(state: ScopeState, change: ScopeDelta) -> ScopeState:
     """One scope after a commit of what changes in it."""
     version, _, registers, ledger = state
     changes, entries = change.registers, change.ledger
-    if len(changes) + len(entries) > FEW:
+    if len(changes) > FEW or len(entries) > FEW:
         mutation = registers.mutate()
         for key, value in changes.items():
             if value is None:
@@ -231,13 +231,14 @@ def applied(state: ScopeState, change: ScopeDelta) -> ScopeState:
                 mutation[key] = value
         registers, ledger = mutation.finish(), ledger.update(entries)
     else:
-        for key, value in changes.items():
+        for key in changes:
+            value = changes[key]
             if value is not None:
                 registers = registers.set(key, value)
             elif key in registers:
                 registers = registers.delete(key)
-        for name, entry in entries.items():
-            ledger = ledger.set(name, entry)
+        for name in entries:
+            ledger = ledger.set(name, entries[name])
     return _scope_state((version + 1, change.head, registers, ledger))
 
 
