@@ -189,13 +189,15 @@ class Recorder:
         plain = Problems.mapping
         taken = self.taken
 
-        def mapping(self: Problems, node: Node, required: Iterable[str], optional: Iterable[str]) -> dict[str, Node]:
+        def mapping(
+            self: Problems, node: Node, required: Iterable[str], optional: Iterable[str], **hints: Any
+        ) -> dict[str, Node]:
             needed, may = frozenset(required), frozenset(optional)
             place = re.sub(r"\[\d+\]", "[]", node.path).removeprefix("models[].")
             place = re.sub(r"^(providers|mcp_servers|snippets)\.\w+", r"\1.NAME", place)
             before = taken.get(place, (needed, frozenset[str]()))
             taken[place] = (needed & before[0], may | needed | before[1])
-            return plain(self, node, needed, may)
+            return plain(self, node, needed, may, **hints)
 
         with monkeypatch.context() as patched:
             patched.setattr(Problems, "mapping", mapping)
