@@ -1,0 +1,46 @@
+"""Exchanges in which no rule acts, through a whole gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wardwright import quiet, receipts
+from wardwright.store import ReceiptQuery
+from wardwright.wire.turn import WireName
+
+from .gateway_fixture import PATH, Running, asked, goes_on, running, said
+
+CONFIG = """
+model_id: m
+providers: {double: {kind: openai, base_url: "http://127.0.0.1:9/v1"}}
+targets:
+  - {model: first, provider: double, context_window: 100000}
+governance:
+  - {id: no-wipe, kind: tool_selector, action: deny_call, tool: {name: "*", arguments: {/x: {glob: "wipe*"}}}}
+"""
+
+
+@pytest.mark.parametrize("wire", ["chat_completions", "responses", "anthropic"])
+def test_quiet_exchanges_are_written_at_once(tmp_path: Path, wire: WireName) -> None:
+    """They are put together from what is remembered, and each row is that of the receipt it holds."""
+
+    async def story(gateway: Running) -> None:
+        first, second = said(wire, "Well.", ("c1", "look", {"x": "1"})), said(wire, "", ("c2", "look", {"x": "2"}))
+        gateway.provider.replies = [first, second]
+        body = asked(wire, "hi", ["look", "find"])
+        assert (await gateway.post(PATH[wire], body)).status == 200
+        assert (await gateway.post(PATH[wire], goes_on(wire, body, first, {"c1": "seen"}))).status == 200
+        rules = gateway.service.gateway.live.deployment.rules["m"]
+        assert isinstance(rules, receipts.Rules)
+        memo = rules.memo
+        assert isinstance(memo, quiet.Memo)
+        assert (len(memo.kinds), len(memo.surfaces)) == (2, 1)
+        stored = gateway.service.store.receipts(ReceiptQuery()).receipts
+        assert len(stored) == 2
+        for one in stored:
+            made = receipts.record(receipts.load(one.row.body))
+            assert (one.row.body, one.row.tags, one.row.scope) == (made.body, made.tags, made.scope)
+
+    running(tmp_path, CONFIG, story)
