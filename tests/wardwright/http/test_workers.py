@@ -91,15 +91,15 @@ def test_processes_end_when_the_first_one_is_killed(tmp_path: Path) -> None:
         process.stderr.read()  # ends when the last of them has
 
 
-def test_a_process_that_cannot_start_ends_all(tmp_path: Path) -> None:
-    """The log says why."""
+def test_what_would_keep_every_process_from_starting_is_told_before_one_does(tmp_path: Path) -> None:
+    """In one line, by the first."""
     secret = "providers: {up: {kind: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: NOT_THERE_AT_ALL}}\n"
     config = "model_id: m\ntargets: [{model: up/x, provider: up}]\n" + secret
     with serving(tmp_path, free_port(), config) as process:
         _, told = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "NOT_THERE_AT_ALL" in told
-    assert told.splitlines()[-1] == "wardwright: A process did not start; the log says why."
+    [line] = told.splitlines()
+    assert "NOT_THERE_AT_ALL" in line
 
 
 @pytest.mark.parametrize("patient", [True, False])
@@ -261,6 +261,19 @@ def test_those_that_serve_go_on_when_another_does_not_start() -> None:
         them.next().told(b"sl")
         assert them.end() == (0, "")
         assert first.ended()
+
+
+def test_a_process_that_cannot_start_ends_all() -> None:
+    """When it begins, also those that serve already."""
+    with herd(2) as them:
+        first, second = them.next(), them.next()
+        first.told(b"s")
+        second.told(b"d")
+        assert them.event() == ("process died", second.pid)
+        assert first.ended()
+        _, told = them.supervisor.communicate(timeout=60)
+        assert them.supervisor.returncode == 1
+        assert "A process did not start; the log says why." in told
 
 
 def test_it_ends_when_nobody_serves_and_nobody_starts() -> None:
