@@ -1,7 +1,8 @@
-"""Alerts on their way out: the `alerts` section, a bounded queue per sink, a webhook and a file.
+"""Alerts on their way out: what one says, the `alerts` section, a bounded queue per sink, a webhook and a file.
 
 Off the path of requests: `emit` never waits and never raises; what does not fit is counted, not kept. A sink that is slow or gone
-holds up no other. A webhook's address and header are secrets: they are in no repr, no log and no error.
+holds up no other. A webhook's address and header are secrets: they are in no repr, no log and no error. An alert says what its
+receipt may show, and never an argument, a result or a text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from urllib.parse import SplitResult, urlsplit
 import orjson
 
 from wardwright.config import Node, Problems
+from wardwright.facts import Source
+from wardwright.history.observer import kept_name
 from wardwright.keys import KeysUnusable, SecretSource, compile_secret, refuse_literals, secret_keys
+from wardwright.policy.rules import Finding, Ruling
+from wardwright.wire.turn import Turn
 from weakincentives.clock import Clock, SystemClock
 
 MAX_ALERT: Final = 65_536
@@ -34,6 +39,52 @@ TIMEOUT_S: Final = 10.0
 """Of one attempt."""
 
 _LOG: Final = logging.getLogger("wardwright.alerts")
+
+_SEEN: Final[Mapping[Source, str]] = {
+    "declared_tool": "the offer of {tool}",
+    "tool_choice": "a request that forces {tool}",
+    "assistant_tool_call": "a call of {tool}",
+    "tool_result": "a result of {tool}",
+    "caller_metadata": "a caller's word about {tool}",
+    "inferred": "a call of {tool} that will be repaired",
+    "provider_event": "a run of {tool} by the provider",
+}
+_TEXT: Final[Mapping[str, str]] = {"request": "a request", "reply": "a reply", "result": "a tool's result"}
+
+
+def alert_of(finding: Finding, ruling: Ruling, turn: Turn, at_ms: int, receipt_id: str) -> dict[str, Any]:
+    """What is sent of one finding. `decision` is about its call, if it has one, else about all that was judged."""
+    tools = [
+        {
+            "namespace": kept_name(fact.namespace),
+            "name": kept_name(fact.name),
+            "raw_name": kept_name(fact.raw_name),
+            "source": fact.source,
+        }
+        for fact in (ruling.facts[index] for index in finding.facts)
+    ]
+    of_call = (call.status for call in ruling.calls if finding.call_id and call.call_id == finding.call_id)
+    return {
+        "at_ms": at_ms,
+        "channel": finding.action.channel,
+        "rule_id": finding.rule_id,
+        "message": finding.message or _sentence(finding, ruling, tools),
+        "tools": tools,
+        "gate": ruling.gate,
+        "decision": ruling.decision if ruling.decision == "block" else next(of_call, ruling.decision),
+        "model": turn.model,
+        "tenant": turn.caller.tenant,
+        "session_id": turn.caller.session_id,
+        "receipt_id": receipt_id,
+    }
+
+
+def _sentence(finding: Finding, ruling: Ruling, tools: Sequence[Mapping[str, str]]) -> str:
+    """For a rule that has no message of its own."""
+    seen = ", ".join(
+        _SEEN[cast("Source", one["source"])].format(tool=f"{one['namespace']}.{one['name']}") for one in tools
+    )
+    return f"Rule '{finding.rule_id}' matched {seen or _TEXT[ruling.gate]}."
 
 
 class Sink(Protocol):

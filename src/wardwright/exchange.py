@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 import orjson
 
 from wardwright import approvals, mediation, quiet, receipts, routing
-from wardwright.alerts import Alerts
+from wardwright.alerts import Alerts, alert_of
 from wardwright.approvals import Held, unsaid
 from wardwright.catalog import redacted
 from wardwright.deployment import Deployment, ModelSettings
@@ -457,17 +457,7 @@ class Exchange:
         ruling = verdict.ruling
         gateway.metrics.decided(ruling.gate, ruling.decision, verdict.elapsed_us)
         for finding in ruling.alerts:
-            gateway.alerts.emit(
-                {
-                    "at_ms": verdict.at_ms,
-                    "rule_id": finding.rule_id,
-                    "message": finding.message,
-                    "model": turn.model,
-                    "tenant": turn.caller.tenant,
-                    "session_id": turn.caller.session_id,
-                    "receipt_id": self.receipt_id,
-                }
-            )
+            gateway.alerts.emit(alert_of(finding, ruling, turn, verdict.at_ms, self.receipt_id))
         return ruling
 
     def _note(self, turn: Turn, verdict: Verdict) -> None:

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from wardwright import approvals, receipts
-from wardwright.alerts import Alerts
+from wardwright.alerts import Alerts, alert_of
 from wardwright.approvals import Held
 from wardwright.catalog import Catalog, fold, redacted
 from wardwright.deployment import Deployment, McpServer, ModelSettings
@@ -366,17 +366,7 @@ class _Visit:
         verdict = await hub.gates.judge(self.deployment.plan, turn, keep)
         hub.metrics.decided(verdict.ruling.gate, verdict.ruling.decision, verdict.elapsed_us)
         for finding in verdict.ruling.alerts:
-            hub.alerts.emit(
-                {
-                    "at_ms": verdict.at_ms,
-                    "rule_id": finding.rule_id,
-                    "message": finding.message,
-                    "model": turn.model,
-                    "tenant": turn.caller.tenant,
-                    "session_id": turn.caller.session_id,
-                    "receipt_id": self.receipt_id,
-                }
-            )
+            hub.alerts.emit(alert_of(finding, verdict.ruling, turn, verdict.at_ms, self.receipt_id))
         return verdict
 
     # approvals

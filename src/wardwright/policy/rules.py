@@ -106,7 +106,7 @@ class Action:
     """transform: what is replaced (linear-time regex, `.` matches a line break too); empty replaces the whole text."""
     controls: Mapping[str, Any] = field(default_factory=dict[str, Any])
     channel: str = ""
-    """alert_async: where to."""
+    """alert_async: a word that goes with the alert, for whoever sorts them."""
     transition_to: str = ""
     """Any action may also move the rule's machine."""
     strip: tuple[Matcher, ...] = ()
