@@ -166,7 +166,9 @@ def serve(
     host: Annotated[
         str, typer.Option("--host", help="Other addresses than loopback need authentication.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8787,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="0: any that is free, told at the start.")
+    ] = 8787,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes; they share the store.")] = 1,
     sessions: Annotated[
         str, typer.Option("--sessions", help="A folder of durable agent sessions to show; if not given, the config's.")
@@ -177,8 +179,8 @@ def serve(
     """Serve the gateway until it is stopped. SIGTERM lets streams end first, SIGHUP reads the config again."""
     _one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
 
-    def tell(service: Service) -> None:
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    def tell(service: Service, found: int) -> None:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{found}"
         if json:
             _print_json(
                 {
@@ -198,7 +200,9 @@ def serve(
         elif not service.authenticator.has_admin:
             _say("Nobody can administer: set auth.admin, or run 'wardwright keys admin'.")
         else:
-            _say(f"Workbench: {address}/signin")
+            ring = service.keyring.file if service.authenticator.generated_admin else None
+            lost = f" (admin token lost? 'wardwright keys admin {ring}' makes another; then SIGHUP)" if ring else ""
+            _say(f"Workbench: {address}/signin{lost}")
 
     start(Start("" if config is None else str(config), db, host, port, workers, log_level, sessions), tell)
 

@@ -403,6 +403,11 @@ class Keyring:
     # the admin token
 
     @property
+    def file(self) -> Path | None:
+        """Where it lies and can be changed; None: in a variable, or in memory."""
+        return self._path
+
+    @property
     def admin_hash(self) -> str:
         """Hash of the generated admin token; empty when none was generated."""
         return self._ring.admin_hash

@@ -434,7 +434,7 @@ class Authenticator:
                 "The admin token is needed: send it as `Authorization: Bearer TOKEN`. "
                 + (
                     "It was printed when the gateway first started."
-                    if self._keyring.admin_hash and not self._admin
+                    if self.generated_admin
                     else "The operator of this gateway has set it."
                     if self.has_admin
                     else "This gateway has none yet: name one with auth.admin."
@@ -462,6 +462,11 @@ class Authenticator:
         """Whether somebody has every right. If not, the gateway generates a token, or says that the config must name one."""
         operators = any(operator.may("operator") for _, operator in self._operators.values())
         return bool(self._admin or self._keyring.admin_hash or operators)
+
+    @property
+    def generated_admin(self) -> bool:
+        """Whether the token that administers is one that was generated, and printed once."""
+        return bool(self._keyring.admin_hash) and not self._admin
 
     def _is_admin(self, digest: bytes) -> bool:
         if self._admin:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import os
 import socket
 import struct
 import sys
@@ -672,12 +673,14 @@ class _Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """The server ends: what is under way may end, nothing else begins."""
-        self._queue.clear()
-        self._held, self._at = b"", 0
-        if self._current is None or self._current.done:
+        current = self._current
+        if current is None or current.done:
             self.close()
-        else:
-            self._current.keep = False
+            return
+        current.keep = False
+        self._queue.clear()
+        if current is not self._incoming:
+            self._held, self._at = b"", 0  # else its body is in there
 
     # Bytes, and time.
 
@@ -688,8 +691,10 @@ class _Connection(asyncio.Protocol):
         self._patience = self._limits.stalled
         if self.transport.is_closing():
             return  # W4: he has ended his side, and may read nothing of what is still to be sent
-        sending = self._parser is None or self._incoming is not None
-        self._parser = None
+        sending = self._parser is None or self._incoming is not None or self._paused
+        self._parser = self._incoming = None
+        self._queue.clear()
+        self._held, self._at = b"", 0
         if sending:
             self._patience = self._limits.linger
             self.resume()
@@ -825,6 +830,7 @@ class Server:
                 self._timer.cancel()
         if not self._ended:
             await life.end()
+        log.info("stopped", extra={"worker": os.getpid(), "in_order": not self._ended})
 
     def look_for_end(self) -> None:
         """Whether anything is still under way, after `stop`."""
@@ -833,6 +839,8 @@ class Server:
 
     async def _drain(self, seconds: float) -> None:
         self.ending = self.loop.create_future()
+        # The first words after a signal: somebody waits, and wants to know for what.
+        log.info("draining", extra={"worker": os.getpid(), "running": len(self.running), "seconds_at_most": seconds})
         for connection in tuple(self.connections):
             connection.finish()
         self.look_for_end()

@@ -89,13 +89,14 @@ def front(service: Service) -> Front:
     return Front(service, admin, mcp_app(service), pages_app(service, admin))
 
 
-def serve(start: Start, tell: Callable[[Service], None]) -> None:
-    """Serves until it is told to stop; streams under way end first. `tell` is called once, before the first request."""
+def serve(start: Start, tell: Callable[[Service, int], None]) -> None:
+    """Serves until it is told to stop; streams under way end first. `tell` is called once, before the first request, with the port:
+    the one that was found where any would do."""
     logs.set_up(start.log_level)
     sockets = bind(start.host, start.port)
     try:
         service = start.service()
-        tell(service)
+        tell(service, sockets[0].getsockname()[1])
         drain = service.deployment.limits.drain_ms / 1000
         if start.workers == 1:
             _loop(_serve(service, sockets))

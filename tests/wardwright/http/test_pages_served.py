@@ -197,9 +197,9 @@ def test_serve_prints_a_link_that_signs_in_at_the_first_start_only(
 ) -> None:
     """Later starts tell where the pages are, and no start logs the token."""
 
-    def started(start: Start, tell: Callable[[Service], None]) -> None:
+    def started(start: Start, tell: Callable[[Service, int], None]) -> None:
         service = start.service()
-        tell(service)
+        tell(service, start.port)
         service.store.close()
 
     monkeypatch.setattr(cli, "start", started)
@@ -213,7 +213,8 @@ def test_serve_prints_a_link_that_signs_in_at_the_first_start_only(
     token = next(line for line in lines if line.startswith("Admin token")).partition(": ")[2]
     assert [line for line in lines if line.startswith("Workbench")] == [
         f"Workbench, signed in by this link: http://[::1]:8123/signin#{token}",
-        "Workbench: http://[::1]:8123/signin",
+        f"Workbench: http://[::1]:8123/signin (admin token lost? 'wardwright keys admin {tmp_path / 'ward.db.keys'}' makes another; "
+        "then SIGHUP)",
     ]
     assert token not in caplog.text
 

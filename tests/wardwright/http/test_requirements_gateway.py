@@ -406,9 +406,9 @@ def test_the_file_says_where_state_lies(
     Path("ward.yaml").write_text(f"model_id: m\nstore: {section}\n")
     told: list[str] = []
 
-    def start(given: Start, tell: Callable[[Service], None]) -> None:
+    def start(given: Start, tell: Callable[[Service, int], None]) -> None:
         service = given.service()
-        tell(service)
+        tell(service, given.port)
         told.append(service.database)
         service.store.close()
 

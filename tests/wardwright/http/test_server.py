@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from wardwright.errors import GovernanceUnavailable
 from wardwright.http.app import CALLER
 from wardwright.http.app import Caller as ServedCaller
-from wardwright.http.server import HIGH_WATER, Limits, Server, bind
+from wardwright.http.server import HIGH_WATER, WAITING, Limits, Server, bind
 
 SOON = Limits(tick=0.01, head=2, idle=2, body=2, rest=2, stalled=2, linger=2)
 HEAD = b"POST /echo HTTP/1.1\r\nhost: a\r\n"
@@ -47,6 +47,7 @@ class Application:
         self.began = asyncio.Event()
         self.written = 0
         self.fails = ""
+        self.on_end: Callable[[], None] = lambda: None
         self.seen: list[weakref.ref[Any]] = []
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
@@ -166,6 +167,14 @@ class Application:
     async def large(self, scope: Any, receive: Any, send: Any) -> None:
         self.written += 1
         await say(send, bytes(4 * HIGH_WATER))
+
+    async def later(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go.wait()
+        await self.large(scope, receive, send)
+
+    async def end(self, scope: Any, receive: Any, send: Any) -> None:
+        self.on_end()
+        await say(send, b"end")
 
     async def same(self, scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 304, "headers": [(b"content-length", b"9")]})
@@ -938,6 +947,24 @@ def test_what_is_under_way_ends_before_the_server_does() -> None:
     assert played(story).told == ["lifespan.startup", "GET /held", "lifespan.shutdown"]
 
 
+def test_a_server_that_ends_says_what_it_waits_for_and_when_it_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever has sent the signal sees that it was heard, and why the process is still there."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /held HTTP/1.1\r\n\r\n")
+        await stage.application.began.wait()
+        stage.server.stop()
+        stage.application.go.set()
+        await caller.answer()
+
+    with caplog.at_level("INFO", "wardwright"):
+        played(story, drain=7.0)
+
+    waits, done = caplog.records
+    assert (waits.message, vars(waits)["running"], vars(waits)["seconds_at_most"]) == ("draining", 1, 7.0)
+    assert (done.message, vars(done)["in_order"]) == ("stopped", True)
+
+
 def test_what_waits_unread_does_not_begin_when_the_server_ends() -> None:
     """Nor does what waits for its turn; the one under way is answered."""
 
@@ -952,6 +979,41 @@ def test_what_waits_unread_does_not_begin_when_the_server_ends() -> None:
         assert await caller.rest() == b""
 
     assert played(story).told == ["lifespan.startup", "GET /held", "lifespan.shutdown"]
+
+
+def test_the_body_of_what_is_under_way_is_read_when_the_server_ends() -> None:
+    """Also when all of it still waits behind as many requests as may wait, of which the last was answered just now."""
+    body = bytes(60_000)
+
+    async def story(stage: Stage) -> None:
+        first = b"GET /held HTTP/1.1\r\n\r\n" + b"GET /odd HTTP/1.1\r\n\r\n" * (WAITING - 2)
+        long = HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        caller = await stage.call(first + b"GET /end HTTP/1.1\r\n\r\n" + long + b"GET /odd HTTP/1.1\r\n\r\n")
+        await stage.application.began.wait()
+        stage.application.on_end = stage.server.stop
+        stage.application.go.set()
+        for _ in range(WAITING):
+            assert (await caller.answer())[0] in (200, 529)
+        assert orjson.loads((await caller.answer())[2])["body"] == body.decode()
+        assert await caller.rest() == b""
+
+    assert played(story).told[-2:] == ["POST /echo", "lifespan.shutdown"]
+
+
+def test_an_answer_is_not_lost_with_what_was_sent_behind_its_request() -> None:
+    """What nobody will read is read away, or the network would take it for a reason to throw away the end of the answer."""
+
+    async def story(stage: Stage) -> None:
+        behind = b"GET /odd HTTP/1.1\r\n\r\n" * 40_000
+        caller = await stage.call(b"GET /later HTTP/1.1\r\n\r\n" + behind, receive_buffer=4096)
+        await stage.application.began.wait()
+        stage.server.stop()
+        stage.application.go.set()
+        while stage.application.written == 0 or stage.server.running:
+            await asyncio.sleep(0)
+        assert len((await caller.answer())[2]) == 4 * HIGH_WATER
+
+    assert played(story).told == ["lifespan.startup", "GET /later", "lifespan.shutdown"]
 
 
 @pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop])

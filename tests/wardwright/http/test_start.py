@@ -1,0 +1,32 @@
+"""From a command line to a process that serves: what it tells before the first request, and what it leaves when it cannot start."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from wardwright.http.service import Service
+from wardwright.http.start import Start, serve
+
+
+class Enough(Exception):
+    """Nothing is served in these tests."""
+
+
+def test_the_port_that_is_told_is_the_one_that_was_found(tmp_path: Path) -> None:
+    """With port 0 any free one is taken, and whoever starts the gateway must know which."""
+    told: list[int] = []
+
+    def tell(service: Service, port: int) -> None:
+        service.store.close()
+        told.append(port)
+        with socket.socket() as probe, pytest.raises(OSError, match="in use"):
+            probe.bind(("127.0.0.1", port))
+        raise Enough
+
+    with pytest.raises(Enough):
+        serve(Start(database=str(tmp_path / "ward.db"), port=0), tell)
+
+    assert told[0] > 0
