@@ -77,7 +77,10 @@ def test_processes_are_replaced_when_they_die_or_when_it_is_asked_for(tmp_path: 
         _, told = process.communicate(timeout=60)
     assert process.returncode == 0
     events = [json.loads(line) for line in told.splitlines()]
-    assert [(one["event"], one["worker"], one["code"]) for one in events] == [("process died", killed, -9)]
+    died = [(one["worker"], one["code"]) for one in events if one["event"] == "process died"]
+    stopped = [one["worker"] for one in events if one["event"] == "stopped"]
+    assert (died, sorted(stopped)) == ([(killed, -9)], sorted(second | third))
+    assert {one["event"] for one in events} == {"process died", "draining", "stopped"}
     assert worker(port) is None
 
 
