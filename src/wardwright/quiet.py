@@ -17,6 +17,7 @@ from wardwright import receipts
 from wardwright.catalog import Catalog
 from wardwright.facts import ToolFact
 from wardwright.history import ReceiptRow, scope_key
+from wardwright.history.observer import MAX_SURFACE_BYTES, MAX_SURFACES_BYTES
 from wardwright.policy.rules import Rule, Ruling
 from wardwright.receipts import Judged, Outcome, Rules
 from wardwright.wire.turn import Caller
@@ -78,12 +79,14 @@ class _Looked:
 class Memo:
     """What the receipts of one model have said before. Each part is bounded, and forgotten whole when it is full."""
 
-    __slots__ = ("kinds", "looks", "surfaces")
+    __slots__ = ("kinds", "looks", "surface_bytes", "surfaces")
 
     def __init__(self) -> None:
         self.kinds: dict[tuple[Any, ...], _Kind] = {}
         self.surfaces: dict[int, tuple[tuple[ToolFact, ...], str]] = {}
         """By the identity of the first tool, which is kept: no other one can have it."""
+        self.surface_bytes = 0
+        """What they hold: the text, and the schemas that came with the tools."""
         self.looks: dict[tuple[tuple[tuple[str, ...], ...], ...], _Looked] = {}
 
 
@@ -304,8 +307,16 @@ def _surface(memo: Memo, declared: tuple[ToolFact, ...]) -> str:
     if any(fact.source != "declared_tool" for fact in declared):
         return ""
     text = f'"available_tools":{_written([receipts.tool_kept(fact) for fact in declared])},'
-    if len(memo.surfaces) >= _SURFACES:
+    size = len(text)
+    for fact in declared:
+        if fact.schema:
+            size += len(receipts.canonical(fact.schema))
+        if size > MAX_SURFACE_BYTES:
+            return text  # nor is it the same one that the observer gives out the next time
+    memo.surface_bytes += size
+    if len(memo.surfaces) >= _SURFACES or memo.surface_bytes > MAX_SURFACES_BYTES:
         memo.surfaces.clear()
+        memo.surface_bytes = size
     memo.surfaces[id(declared[0])] = (declared, text)
     return text
 

@@ -204,3 +204,27 @@ def test_what_is_remembered_is_bounded() -> None:
     long = ToolFact("files", "x" * 2_000, "x", "unknown", "planning", "assistant_tool_call", "c1")
     quiet.row("rcpt_1", exchange(long), Outcome("open"), known, KEY)
     assert len(before.kinds) == 76
+
+
+def test_tools_with_large_schemas_are_not_remembered() -> None:
+    """A remembered surface keeps its tools, schemas too, which callers write: one that is too large is told, not kept."""
+    known = rules()
+    for size, kept in ((100, 1), (300_000, 1), (200, 2)):
+        schema = {"description": "x" * size}
+        judged = exchange(ToolFact("files", "read", "read", "unknown", "planning", "declared_tool", schema=schema))
+        row = quiet.row("rcpt_1", judged, Outcome("open"), known, KEY)
+        assert row == long_way(judged, Outcome("open"), known)
+        assert isinstance(known.memo, quiet.Memo)
+        assert len(known.memo.surfaces) == kept
+
+
+def test_what_many_surfaces_hold_together_is_bounded() -> None:
+    """Surfaces that are large enough to be kept each are forgotten when they are too large together."""
+    known, most = rules(), 0
+    for number in range(40):
+        schema = {"description": "x" * 190_000, "title": str(number)}
+        fact = ToolFact("files", "read", "read", "unknown", "planning", "declared_tool", schema=schema)
+        quiet.row("rcpt_1", exchange(fact), Outcome("open"), known, KEY)
+        assert isinstance(known.memo, quiet.Memo)
+        most = max(most, len(known.memo.surfaces))
+    assert most == 4_000_000 // 190_100
