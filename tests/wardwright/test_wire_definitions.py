@@ -164,3 +164,48 @@ def test_a_body_that_is_changed_later_changes_nothing_known() -> None:
     items(tool)
     tool["parameters"]["type"] = "string"  # pyright: ignore[reportIndexIssue]
     assert items(said).tools[0].schema == {"type": "object"}
+
+
+NESTED = '{"type": "function", "function": {"name": …, "parameters": {…}}}'
+NAMED = '{"name": …, "input_schema": {…}}'
+FLAT = '{"type": "function", "name": …, "parameters": {…}}'
+MAY_NOT = "is not known here, so it may not pass"
+OF_WIRE: dict[str, dict[str, Any]] = {
+    "chat_completions": {"type": "function", "function": {"name": "f", "parameters": {}}},
+    "anthropic": {"name": "f", "input_schema": {}},
+    "responses": {"type": "function", "name": "f", "parameters": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("wire", "of", "message"),
+    [
+        ("chat_completions", "responses", f"field 'name' {MAY_NOT}; a tool is {NESTED} here - at `$.tools[0]`"),
+        ("chat_completions", "anthropic", f"field 'name' {MAY_NOT}; a tool is {NESTED} here - at `$.tools[0]`"),
+        (
+            "anthropic",
+            "chat_completions",
+            f"kind of tool 'function' {MAY_NOT}; a tool is {NAMED} here - at `$.tools[0].type`",
+        ),
+        (
+            "anthropic",
+            "responses",
+            f"kind of tool 'function' {MAY_NOT}; a tool is {NAMED} here - at `$.tools[0].type`",
+        ),
+        ("responses", "chat_completions", f"field 'function' {MAY_NOT}; a tool is {FLAT} here - at `$.tools[0]`"),
+        ("responses", "anthropic", f"a tool is {FLAT} here; this one has no type - at `$.tools[0]`"),
+    ],
+)
+def test_a_tool_in_the_shape_of_another_wire_is_told_its_own(wire: str, of: str, message: str) -> None:
+    """The commonest slip of somebody who changes clients: the error shows what is written here."""
+    asked: dict[str, dict[str, Any]] = {
+        "chat_completions": {"messages": []},
+        "anthropic": {"messages": [], "max_tokens": 1},
+        "responses": {"input": "u"},
+    }
+    parse = {"chat_completions": chat_completions, "anthropic": anthropic, "responses": responses}[wire].parse_request
+
+    with pytest.raises(WireError) as caught:
+        parse({"model": "m", **asked[wire], "tools": [OF_WIRE[of]]})
+
+    assert str(caught.value) == message

@@ -601,11 +601,14 @@ def _tools(
 _KNOWN: Final = KnownTools(_tools)
 
 
+_SHAPE: Final = '{"name": …, "input_schema": {…}}'
+
+
 def _declared(tool: Object, passing: Collection[str], path: str) -> list[DeclaredTool]:
     """What one definition declares: a tool, or all those of a set."""
     kind = tool.get("type")
     if kind is None or kind == "custom":
-        return [defined(tool, "input_schema", _DEFINITION_FIELDS, passing, path)]
+        return [defined(tool, "input_schema", _DEFINITION_FIELDS, passing, path, shape=_SHAPE)]
     if not isinstance(kind, str):
         raise wrong(f"{path}.type", "a string", kind)
     plain = kind_of(kind)
@@ -617,7 +620,7 @@ def _declared(tool: Object, passing: Collection[str], path: str) -> list[Declare
     if plain in _CLIENT:
         return [DeclaredTool(text_of(tool, "name", path) or plain, further=further)]
     if toolset == plain or toolset not in TOOLSETS:
-        raise unknown(f"{path}.type", "kind of tool", kind)
+        raise unknown(f"{path}.type", "kind of tool", kind, _SHAPE)
     tools: list[DeclaredTool] = []
     configs = object_of(tool, "configs", path)
     for member in TOOLSETS[toolset]:

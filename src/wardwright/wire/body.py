@@ -31,6 +31,8 @@ MAX_KIND: Final = 64
 
 _TOO_DEEP: Final = "a tool, an output format or a claim is nested too deeply, or not JSON"
 
+_OF_TOOLS: Final = frozenset({"function", "input_schema", "name", "parameters"})
+"""Where the three wires differ about a tool."""
 _TOLD_ELSEWHERE: Final = frozenset(
     {"type", "name", "description", "cache_control", "defer_loading", "eager_input_streaming", "strict"}
 )
@@ -151,12 +153,18 @@ class KnownTools:
 
 
 def defined(
-    tool: Json, schema: str, fields: Collection[str], passing: Collection[str], path: str, namespace: str = ""
+    tool: Json,
+    schema: str,
+    fields: Collection[str],
+    passing: Collection[str],
+    path: str,
+    namespace: str = "",
+    shape: str = "",
 ) -> DeclaredTool:
-    """A caller's own tool. `schema`: the field with its schema; `fields`: those it may have."""
+    """A caller's own tool. `schema`: the field with its schema; `fields`: those it may have; `shape`: how this wire writes one."""
     if not isinstance(tool, dict):
         raise wrong(path, "an object", tool)
-    check_fields(tool, fields, {}, passing, path)
+    check_fields(tool, fields, {}, passing, path, shape)
     name = named(tool, path)
     parameters = None if tool.get(schema) is None else object_of(tool, schema, path)
     further = rest(tool, _TOLD_ELSEWHERE, schema)
@@ -272,22 +280,29 @@ def wrong(path: str, expected: str, value: object) -> WireError:
     return WireError(f"expected {expected}, got {_WORDS.get(type(value), type(value).__name__)}{_at(path)}")
 
 
-def unknown(path: str, what: str, value: str) -> WireError:
-    """A word that is on no list: it may not pass, because nobody can say what it does."""
+def unknown(path: str, what: str, value: str, shape: str = "") -> WireError:
+    """A word that is on no list: it may not pass, because nobody can say what it does. `shape`: how this wire writes a tool, told
+    if the word is from the way in which another one does."""
     shown = value if len(value) <= MAX_KIND else value[: MAX_KIND - 3] + "..."
-    return WireError(f"{what} {shown!r} is not known here, so it may not pass{_at(path)}")
+    instead = f"; a tool is {shape} here" if shape and value in _OF_TOOLS else ""
+    return WireError(f"{what} {shown!r} is not known here, so it may not pass{instead}{_at(path)}")
 
 
 def check_fields(
-    fields: Object, known: Collection[str], refused: Mapping[str, str], passing: Collection[str], path: str
+    fields: Object,
+    known: Collection[str],
+    refused: Mapping[str, str],
+    passing: Collection[str],
+    path: str,
+    shape: str = "",
 ) -> None:
-    """Refuses the first field that is on the refused list with a value, or on no list at all."""
+    """Refuses the first field that is on the refused list with a value, or on no list at all. `shape`: as for `unknown`."""
     for name, value in fields.items():
         if name in known or name in passing:
             continue
         reason = refused.get(name)
         if reason is None:
-            raise unknown(path, "field", str(name))
+            raise unknown(path, "field", str(name), shape)
         if value is not None and value is not False:
             raise WireError(f"{name!r} is refused: {reason}{_at(path)}")
 

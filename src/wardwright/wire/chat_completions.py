@@ -718,13 +718,16 @@ def _texts(content: Json, path: str, passing: Collection[str]) -> list[str]:
     return texts
 
 
+_SHAPE: Final = '{"type": "function", "function": {"name": …, "parameters": {…}}}'
+
+
 def _tools(declared: list[Json], passing: Collection[str]) -> list[DeclaredTool]:
     tools: list[DeclaredTool] = []
     for index, tool in enumerate(declared):
         if not isinstance(tool, dict):
             raise wrong(f"tools[{index}]", "an object", tool)
         if not _DECLARATION_FIELDS.issuperset(tool):
-            check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]")
+            check_fields(tool, _DECLARATION_FIELDS, {}, passing, f"tools[{index}]", _SHAPE)
         kind = tool.get("type", "function")
         if not isinstance(kind, str) or kind not in ("function", "custom"):
             raise unknown(f"tools[{index}].type", "kind of tool", str(kind))
@@ -752,7 +755,7 @@ def _further_tools(fields: Object, passing: Collection[str]) -> list[DeclaredToo
 
 
 def _definition(definition: Json, path: str, passing: Collection[str]) -> DeclaredTool:
-    return defined(definition, "parameters", _DEFINITION_FIELDS, passing, path)
+    return defined(definition, "parameters", _DEFINITION_FIELDS, passing, path, shape=_SHAPE)
 
 
 def _tool_choice(fields: Object, tools: Sequence[DeclaredTool], passing: Collection[str]) -> ToolChoice | None:

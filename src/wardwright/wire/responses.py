@@ -666,9 +666,14 @@ def _tools(declared: list[Json], passing: Collection[str] | None, path: str = "t
                 tools.append(one)
         elif isinstance(kind, str):
             tools.append(_special(tool, kind, f"{path}[{index}]"))
+        elif kind is None:
+            raise WireError(f"a tool is {_SHAPE} here; this one has no type - at `$.{path}[{index}]`")
         else:
             raise wrong(f"{path}[{index}].type", "a string", kind)
     return tools
+
+
+_SHAPE: Final = '{"type": "function", "name": …, "parameters": {…}}'
 
 
 _KNOWN: Final = KnownTools(_tools)
@@ -676,7 +681,7 @@ _KNOWN: Final = KnownTools(_tools)
 
 def _definition(tool: Json, passing: Collection[str] | None, path: str, namespace: str = "") -> DeclaredTool:
     fields = tool if passing is None and isinstance(tool, dict) else _DEFINITION_FIELDS
-    return defined(tool, "parameters", fields, passing or (), path, namespace)
+    return defined(tool, "parameters", fields, passing or (), path, namespace, _SHAPE)
 
 
 def _special(tool: Object, kind: str, path: str) -> DeclaredTool:
