@@ -11,10 +11,12 @@ from wardwright.http import guard
 from wardwright.http.app import App, AsgiApp, Receive, Scope, Send, preflight
 from wardwright.http.pages import PagesApp
 from wardwright.http.service import Service
+from wardwright.wire import edit
 from wardwright.wire.refusal import Refusal
 
 _JSON: Final = (b"content-type", b"application/json")
 _TEXT: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_MESSAGES: Final = "/v1/messages/"
 
 
 class Front:
@@ -69,6 +71,8 @@ class Front:
         refusal = guard.check(scope, raw, service.hosts, service.deployment.limits.header_bytes, form=page)
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
+        elif path.startswith(_MESSAGES):
+            await _answer(send, *_no_message(refusal))
         elif refusal is not None:
             await _refuse(send, refusal)
         elif page:
@@ -111,6 +115,13 @@ class Front:
 
 def _peer(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else ""
+
+
+def _no_message(refusal: Refusal | None) -> tuple[int, Any]:
+    """For clients of Messages, who ask for more than there is, in the shape that they read."""
+    message = "Of Messages only POST /v1/messages is served here: no counts of tokens, no batches."
+    found = refusal or Refusal(404, "not_found_error", "not_found", message)
+    return found.status, edit.of("anthropic").refusal(found)
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
