@@ -123,15 +123,35 @@ def test_a_file_that_is_no_store_is_refused(path: Path, content: bytes) -> None:
     """[4] Opening it is an outage, and leaves it as it was."""
     path.write_bytes(content)
 
-    with pytest.raises(StoreUnavailable, match="not a database"):
+    with pytest.raises(StoreUnavailable) as caught:
         SqliteStore(path)
+    assert str(caught.value) == (
+        f"store {path}: this file is no database; name another one, or one that does not exist yet"
+    )
     assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_folder_that_is_missing_is_an_outage(tmp_path: Path) -> None:
-    """[4] The message names the path."""
-    with pytest.raises(StoreUnavailable, match=r"missing/store\.db"):
-        SqliteStore(tmp_path / "missing" / "store.db")
+    """[4] The message names it, and says what to do."""
+    folder = tmp_path / "missing"
+    with pytest.raises(StoreUnavailable) as caught:
+        SqliteStore(folder / "store.db")
+    assert str(caught.value) == (
+        f"store {folder / 'store.db'}: there is no folder {folder}; make it, or name another file"
+    )
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    """[4] Nor is what is below a file."""
+    with pytest.raises(StoreUnavailable) as caught:
+        SqliteStore(tmp_path)
+    assert str(caught.value) == f"store {tmp_path}: this is a folder; name a file"
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    with pytest.raises(StoreUnavailable) as caught:
+        SqliteStore(file / "store.db")
+    assert str(caught.value) == f"store {file / 'store.db'}: {file} is no folder; name another file"
 
 
 def test_a_newer_file_is_refused(path: Path) -> None:
@@ -151,8 +171,9 @@ def test_another_program_s_database_is_refused(path: Path) -> None:
     connection.execute("CREATE TABLE theirs (a)")
     connection.close()
 
-    with pytest.raises(StoreUnavailable, match="belongs to another program"):
+    with pytest.raises(StoreUnavailable, match="belongs to another program; name another one"):
         SqliteStore(path)
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_head_of_the_first_stores_is_read(store: SqliteStore, path: Path) -> None:

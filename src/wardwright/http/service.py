@@ -44,7 +44,7 @@ from wardwright.providers import Client, open_providers
 from wardwright.providers.settings import Secret
 from wardwright.server_tools import ServerTools
 from wardwright.sessions import Sessions
-from wardwright.store import PlanEpoch, SealedRow, Store, open_store
+from wardwright.store import PlanEpoch, SealedRow, Store, check_place, open_store
 from wardwright.wire.turn import Caller
 
 SWEEP_S: Final = 60.0
@@ -135,6 +135,7 @@ class Service:
         _read_secrets(compiled, self.environ)
         self.sessions_folder = sessions or compiled.deployment.workbench.sessions
         """Of the config at the start: a plan that comes over the network cannot name another."""
+        check_place(database)  # before keys are made beside it
         self.keyring = Keyring.load_or_create(ring_path(database), environ)
         self.authenticator = Authenticator(compiled.auth, self.keyring, host, environ=environ)
         self.hosts = Hosts(compiled.auth.hosts, compiled.auth.origins, host)

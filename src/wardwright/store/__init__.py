@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypeGuard
 
 from wardwright.store.chain import Flaw, Verification, checkpoint, erase, export, mark, retain, sign, verify
 from wardwright.store.postgres import PostgresStore
@@ -19,7 +20,7 @@ from wardwright.store.protocol import (
     Store,
     StoredReceipt,
 )
-from wardwright.store.sqlite import SqliteStore
+from wardwright.store.sqlite import SqliteStore, check_file
 
 __all__ = [
     "Checkpoint",
@@ -34,6 +35,7 @@ __all__ = [
     "Store",
     "StoredReceipt",
     "Verification",
+    "check_place",
     "checkpoint",
     "erase",
     "export",
@@ -47,6 +49,16 @@ __all__ = [
 
 def open_store(where: str | os.PathLike[str]) -> Store:
     """A `postgresql://` address opens a database, anything else is the path of a file, made if it is missing."""
-    if isinstance(where, str) and where.startswith(("postgresql://", "postgres://")):
+    if _is_address(where):
         return PostgresStore(where)
     return SqliteStore(where)
+
+
+def check_place(where: str | os.PathLike[str]) -> None:
+    """StoreUnavailable when `open_store` could not open it, as far as that can be told without leaving or asking anything."""
+    if not _is_address(where):
+        check_file(where)
+
+
+def _is_address(where: str | os.PathLike[str]) -> TypeGuard[str]:
+    return isinstance(where, str) and where.startswith(("postgresql://", "postgres://"))

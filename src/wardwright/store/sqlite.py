@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -176,6 +176,50 @@ class _Batch:
             self.cells = []
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """StoreUnavailable when no store can be there, before anything is made beside it. What it cannot tell, opening does."""
+    place = Path(path)
+    problem = _misplaced(place)
+    if problem:
+        raise StoreUnavailable(f"store {place}: {problem}")
+
+
+def _misplaced(place: Path) -> str:
+    """What is wrong with where a store shall be, and what to do; empty: nothing that can be seen."""
+    folder = place.parent
+    try:
+        size = place.stat().st_size
+    except FileNotFoundError:
+        if not folder.is_dir():
+            return f"there is no folder {folder}; make it, or name another file"
+        may = os.access(folder, os.W_OK | os.X_OK)
+        return "" if may else f"no file may be made in the folder {folder}; change its mode, or name another file"
+    except NotADirectoryError:
+        return f"{folder} is no folder; name another file"
+    except OSError:
+        return ""
+    if place.is_dir():
+        return "this is a folder; name a file"
+    if size == 0:
+        return ""
+    # As it lies there, without its log: no lock is taken and no file is made. The head and the list of tables are written as one page.
+    try:
+        with closing(sqlite3.connect(f"{place.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as asked:
+            found: int = asked.execute("PRAGMA user_version").fetchone()[0]
+            others = found == 0 and asked.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            return "this file is no database; name another one, or one that does not exist yet"
+        return ""
+    if others:
+        return _OTHERS
+    return _OLDER.format(found=found) if found not in (0, _SCHEMA_VERSION) else ""
+
+
+_OTHERS: Final = "the file belongs to another program; name another one"
+_OLDER: Final = "made by another version of this program (schema {found}); name another file, or use that version"
+
+
 class SqliteStore:
     """Opened by a path; lives until `close`. After a fork, open another one.
 
@@ -191,6 +235,7 @@ class SqliteStore:
         busy_ms: int = 5_000,
         upkeep: bool = True,
     ) -> None:
+        check_file(path)
         self._path = Path(path)
         self._busy_s = busy_ms / 1000
         self._pid = os.getpid()
@@ -252,9 +297,9 @@ class SqliteStore:
         if found == _SCHEMA_VERSION:
             return
         if found != 0:
-            raise StoreUnavailable(f"store {self._path}: made by another version of this program (schema {found})")
+            raise StoreUnavailable(f"store {self._path}: {_OLDER.format(found=found)}")
         if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
-            raise StoreUnavailable(f"store {self._path}: the file belongs to another program")
+            raise StoreUnavailable(f"store {self._path}: {_OTHERS}")
         writer = f"sqlite-{os.urandom(6).hex()}"
         connection.executescript(
             f"BEGIN IMMEDIATE;{_SCHEMA}INSERT INTO chain VALUES ('{writer}', 0, x'', x'', 0);"

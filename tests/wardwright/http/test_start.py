@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wardwright.errors import StoreUnavailable
 from wardwright.http.service import Service
 from wardwright.http.start import Start, serve
 
@@ -30,3 +31,19 @@ def test_the_port_that_is_told_is_the_one_that_was_found(tmp_path: Path) -> None
         serve(Start(database=str(tmp_path / "ward.db"), port=0), tell)
 
     assert told[0] > 0
+
+
+@pytest.mark.parametrize("content", [b"junk", None], ids=["no-database", "no-folder"])
+def test_a_start_without_a_place_for_its_store_leaves_nothing(tmp_path: Path, content: bytes | None) -> None:
+    """No keys, no locks: the store is what is wrong, and what is told."""
+    database = tmp_path / "junk.db"
+    if content is None:
+        database = tmp_path / "missing" / "ward.db"
+    else:
+        database.write_bytes(content)
+    before = list(tmp_path.iterdir())
+
+    with pytest.raises(StoreUnavailable, match=f"^store {database}: "):
+        serve(Start(database=str(database), port=0), lambda service, port: None)
+
+    assert list(tmp_path.iterdir()) == before
