@@ -463,8 +463,28 @@ def _explain_gate(gate: Mapping[str, Any]) -> list[str]:
         f"  - withheld {one['name']}" + (f" by {', '.join(one['rules'])}" if one.get("rules") else "")
         for one in _mappings(gate.get("withheld"))
     )
-    lines.extend(f"  - note: {note}" for note in gate.get("notes", ()))
+    lines.extend(f"  - note: {note_words(note)}" for note in gate.get("notes", ()))
     return lines
+
+
+_NOTES: Final[Mapping[str, str]] = {
+    "unseen_prefix": "the transcript has calls from before this gateway saw the session; nobody here judged them",
+    "omitted": "the transcript leaves out calls that passed here, as after a compaction; they still count",
+    "branched": "the transcript goes on from an earlier point, as after an edit or in a sub-agent; what passed since still counts",
+    "claim_refused": "what the caller says of its tools was not believed, because nobody trusted vouches for it",
+    "claim_unreadable": "what the caller says of its tools could not be read",
+}
+_REFUSED: Final[Mapping[str, str]] = {
+    "claim_refused": "the caller's word for this was not taken, because its key says another",
+    "attestation_refused": "the attestation does not hold, for this reason",
+}
+
+
+def note_words(note: str) -> str:
+    """A note and what it means."""
+    kind, colon, _ = note.partition(":")
+    meaning = _REFUSED.get(kind) if colon else _NOTES.get(note)
+    return f"{note} ({meaning})" if meaning else note
 
 
 def _named(fact: Mapping[str, Any]) -> str:

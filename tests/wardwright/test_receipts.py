@@ -638,6 +638,30 @@ def test_ids_sort_by_time() -> None:
 # in words
 
 
+@pytest.mark.parametrize(
+    ("note", "meaning"),
+    [
+        ("omitted", "the transcript leaves out calls that passed here, as after a compaction; they still count"),
+        (
+            "branched",
+            "the transcript goes on from an earlier point, as after an edit or in a sub-agent; what passed since still counts",
+        ),
+        ("claim_refused", "what the caller says of its tools was not believed, because nobody trusted vouches for it"),
+        ("claim_unreadable", "what the caller says of its tools could not be read"),
+        ("claim_refused:tenant", "the caller's word for this was not taken, because its key says another"),
+        ("attestation_refused:expiry", "the attestation does not hold, for this reason"),
+    ],
+)
+def test_a_note_is_explained(note: str, meaning: str) -> None:
+    """G22: what is honest is noted, and whoever reads it is told why that is so."""
+    assert receipts.note_words(note) == f"{note} ({meaning})"
+
+
+def test_a_note_that_nobody_knows_is_shown_as_it_is() -> None:
+    """Of another version, for instance."""
+    assert receipts.note_words("later:thing") == "later:thing"
+
+
 def test_an_exchange_explained() -> None:
     """Who asked, what each gate ruled and why, what came of it."""
     receipt = denied().receipt()
@@ -650,7 +674,7 @@ def test_an_exchange_explained() -> None:
         "  - watch-browser (tool_selector): block on browser.open; only observed\n"
         "  - watch-browser (tool_selector): block on browser.open; only observed\n"
         "  - enter-review (tool_sequence): transition on browser.open\n"
-        "  - note: unseen_prefix\n"
+        "  - note: unseen_prefix (the transcript has calls from before this gateway saw the session; nobody here judged them)\n"
         "The reply gate denied some calls by rule no-shell: Tool shell.exec is not allowed here (rule 'no-shell'). "
         "Use another tool, or ask the operator for an exception.\n"
         "  - watch-browser (tool_selector): block on browser.open; only observed\n"

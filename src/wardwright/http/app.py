@@ -234,7 +234,7 @@ class App:
             trust = authenticator.trust(principal, headers, raw, _peer(scope))
             trusted = trust.trusted
             if trust.refused:
-                notes = (*notes, f"attestation_refused:{trust.refused}")
+                notes = (*notes, trust.refused)
         inbound = Inbound(wire, given, turn, caller, trusted, headers.get(_APPROVAL, ""), notes)
         if wire == "anthropic" and (beta := headers.get(_BETA)) is not None:
             # What it switches on stands in the body, field by field, and was read there.

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from wardwright.receipts import note_words
+
 Tone: TypeAlias = Literal["good", "bad", "warn", "note", ""]
 """How a page shows it: passed, refused, waiting or worth a look, informative, neither."""
 
@@ -422,7 +424,7 @@ def gate_words(gate: Mapping[str, Any]) -> GateWords:
         ),
         tuple(_withheld([gate])),
         _route(gate),
-        tuple(note for note in texts(gate.get("notes")) if not note.startswith((_CLAIM, _ATTESTATION))),
+        tuple(note_words(note) for note in texts(gate.get("notes")) if not note.startswith((_CLAIM, _ATTESTATION))),
     )
 
 
