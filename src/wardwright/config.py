@@ -25,6 +25,9 @@ from wardwright.errors import ConfigError, Problem
 
 Scalar: TypeAlias = str | int | float | bool | None
 
+ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+"""What a section may name as an environment variable. What is not like this may be the secret itself, and is not repeated."""
+
 MAX_NODES: Final = 200_000
 """Aliases are expanded; a small file that unfolds into more nodes than this is refused."""
 

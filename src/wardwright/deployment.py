@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from wardwright.alerts import AlertSettings, compile_alerts
-from wardwright.config import Config, Node, Problems, nearest
+from wardwright.config import ENV_NAME, Config, Node, Problems, nearest
 from wardwright.errors import ConfigError
 from wardwright.keys import SecretSource, compile_secret, secret_keys
 from wardwright.mediation import Advertisement, Mediation, compile_advertisement, compile_mediation
@@ -261,6 +261,13 @@ def _mcp_servers(node: Node | None, models: tuple[str, ...], problems: Problems)
                 problems.error(given["model"], f"unknown model '{model}'{nearest(model, models)}")
         headers: dict[str, str] = {}
         if "headers_env" in given:
-            headers = {key: problems.text(one) for key, one in given["headers_env"].items().items()}
+            named = given["headers_env"].items()
+            headers = {key: problems.text(one) for key, one in named.items()}
+            for key, variable in headers.items():
+                if variable and not ENV_NAME.fullmatch(variable):
+                    problems.error(
+                        named[key],
+                        "expected the name of an environment variable; the secret itself has no place in a config file",
+                    )
         servers[name] = McpServer(name, url, model, headers)
     return servers

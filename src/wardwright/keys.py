@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NoReturn, cast
 
 import orjson
 
-from wardwright.config import Node, Problems
+from wardwright.config import ENV_NAME, Node, Problems
 from wardwright.errors import WardwrightError
 
 RING_ENV: Final = "WARDWRIGHT_KEYS"
@@ -42,7 +42,6 @@ _SEALED_HEAD: Final = len(_MAGIC) + _ID_BYTES + _SALT_BYTES
 _NONCE: Final = bytes(12)
 _SEPARATOR: Final = "\x1f"
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 _MAX_SECRET: Final = 65_536
 _MAX_TENANTS: Final = 1_024
 
@@ -101,11 +100,11 @@ def compile_secret(entries: Mapping[str, Node], prefix: str, problems: Problems)
     if env is not None and file is not None:
         problems.error(file, f"give {prefix}_env or {prefix}_file, not both")
     if env is not None:
-        if isinstance(env.value, str) and _ENV_NAME.fullmatch(env.value):
+        if isinstance(env.value, str) and ENV_NAME.fullmatch(env.value):
             return SecretSource(env=env.value)
         problems.error(
             env,
-            "expected the name of an environment variable in capitals, such as WARDWRIGHT_API_KEY; "
+            "expected the name of an environment variable, such as WARDWRIGHT_API_KEY; "
             "the secret itself has no place in a config file",
         )
         return None

@@ -625,12 +625,12 @@ def test_a_secret_with_line_breaks_is_refused_without_showing_it() -> None:
     [
         (
             "api_key_env: sk-live-123",
-            "expected the name of an environment variable in capitals, such as WARDWRIGHT_API_KEY; "
+            "expected the name of an environment variable, such as WARDWRIGHT_API_KEY; "
             "the secret itself has no place in a config file",
         ),
         (
             "api_key_env: 123",
-            "expected the name of an environment variable in capitals, such as WARDWRIGHT_API_KEY; "
+            "expected the name of an environment variable, such as WARDWRIGHT_API_KEY; "
             "the secret itself has no place in a config file",
         ),
         ("api_key_file: 123", "expected the path of a file that holds the secret"),
@@ -649,6 +649,16 @@ def test_a_secret_in_the_wrong_place_is_told_and_not_repeated(text: str, message
 
     assert [problem.message for problem in problems.found] == [message]
     assert "123" not in str(problems.found[0])
+
+
+def test_a_variable_may_have_any_name_that_a_shell_takes() -> None:
+    """The same names as for the keys of providers; not all of them are in capitals."""
+    problems = Problems("f.yaml")
+
+    assert compile_secret(parse_yaml("api_key_env: my_Key_2", problems).items(), "api_key", problems) == SecretSource(
+        env="my_Key_2"
+    )
+    assert not problems.found
 
 
 def test_nothing_shows_a_secret() -> None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast
 
-from wardwright.config import Node, Problems, kind_of
+from wardwright.config import ENV_NAME, Node, Problems, kind_of
 from wardwright.errors import ConfigError, Problem
 from wardwright.providers.client import render_headers
 from wardwright.providers.script import Line, compile_script
@@ -38,7 +38,6 @@ BASE_URLS: Final[Mapping[str, str]] = {
     "anthropic": "https://api.anthropic.com",
 }
 
-_ENVIRONMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET_KEYS: Final = ("api_key", "apikey", "key", "token", "api_token", "secret", "password", "authorization")
 _SECRET_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password|credential", re.IGNORECASE)
 _SET_BY_US: Final = frozenset({"content-type", "accept", "user-agent"})
@@ -277,7 +276,7 @@ def _secret(kind: str, node: Node, problems: Problems) -> Secret | None:
         return None
     if kind == "file":
         return Secret(place, file=text)
-    if not _ENVIRONMENT.fullmatch(text):
+    if not ENV_NAME.fullmatch(text):
         problems.error(
             node, "this is no name of an environment variable; the secret itself does not belong in this file"
         )

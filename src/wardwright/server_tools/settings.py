@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from wardwright.catalog import fold
-from wardwright.config import Node, Problems, nearest
+from wardwright.config import ENV_NAME, Node, Problems, nearest
 from wardwright.errors import Problem
 from wardwright.server_tools.builtin import BUILTINS
 from wardwright.server_tools.source import python_problem
@@ -33,7 +33,6 @@ ALIASES: Final[Mapping[str, Engine]] = {"dune": "snippet", "beam_module": "modul
 _NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
 _SERVER_NAME: Final = re.compile(r"[a-z0-9_-]{1,32}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 _KEYS: Final[Mapping[Engine, tuple[str, ...]]] = {
     "builtin": ("name", "engine"),
@@ -388,7 +387,7 @@ class _Reader:
 
     def _variable(self, node: Node) -> str:
         name = self.problems.text(node)
-        if name and _VARIABLE.fullmatch(name) is None:
+        if name and ENV_NAME.fullmatch(name) is None:
             # Not shown: what stands here instead may be the secret itself.
             self.problems.error(node, "expected the name of an environment variable; secrets are never in the file")
         return name

@@ -15,7 +15,7 @@ from wardwright import approvals, receipts
 from wardwright.alerts import Alerts, AlertSettings
 from wardwright.config import parse_config
 from wardwright.deployment import Deployment, compile_deployment
-from wardwright.errors import ProviderFailed
+from wardwright.errors import ConfigError, ProviderFailed
 from wardwright.gates import Gates
 from wardwright.http.auth import Auth, Authenticator
 from wardwright.http.mcp import mcp_app
@@ -626,3 +626,14 @@ def test_a_missing_credential_is_named_and_not_told(running: Running) -> None:
     assert running.tool("read")["error"]["message"] == (
         "The MCP server 'files' failed: the environment variable FILES_TOKEN is not set"
     )
+
+
+def test_a_header_that_is_written_into_the_file_is_told_and_not_repeated() -> None:
+    """G61: what stands where a variable's name is expected may be the secret itself."""
+    with pytest.raises(ConfigError) as caught:
+        compile_deployment(parse_config(PLAN.replace("FILES_TOKEN", "'Bearer hunter2'")))
+
+    assert [problem.message for problem in caught.value.problems] == [
+        "expected the name of an environment variable; the secret itself has no place in a config file"
+    ]
+    assert "hunter2" not in str(caught.value)
