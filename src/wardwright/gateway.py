@@ -70,8 +70,15 @@ def model_plan(plan: Plan, turn: Turn) -> ModelPlan:
 
 def govern(plan: Plan, registers: Registers, turn: Turn, now: int) -> tuple[Ruling, Delta]:
     """Rules on one turn at one gate. Reads nothing but its arguments and changes none of them."""
-    part = plan.models.get(turn.model) or model_plan(plan, turn)
-    return rule(part, registers.scopes, registers.key, turn, now, scope_key("session_id", turn.caller))
+    try:
+        part = plan.models.get(turn.model) or model_plan(plan, turn)
+        scope = scope_key("session_id", turn.caller)
+    except WardwrightError:
+        raise
+    except Exception as error:
+        # INVARIANT: G19, nor does a turn pass of which nobody can say whose it is.
+        raise GovernanceUnavailable("The policy engine failed, so nothing passes.") from error
+    return rule(part, registers.scopes, registers.key, turn, now, scope)
 
 
 def rule(

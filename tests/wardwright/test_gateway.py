@@ -117,6 +117,14 @@ def test_an_engine_that_fails_is_closed() -> None:
     assert (str(caught.value), caught.value.status) == ("The policy engine failed, so nothing passes.", 503)
 
 
+def test_a_caller_that_cannot_be_read_is_closed() -> None:
+    """G19: who cannot say whose turn it is lets nothing pass, in the words of an engine that fails."""
+    asked = Turn("request", "chat_completions", "m", caller=Caller(session_id=7))  # type: ignore[arg-type]
+    with pytest.raises(GovernanceUnavailable) as caught:
+        govern(LOOP, Registers(key=b"k"), asked, 1)
+    assert str(caught.value) == "The policy engine failed, so nothing passes."
+
+
 def test_an_unknown_model_is_closed() -> None:
     """G19: with several models, one that no plan governs is refused."""
     made = plan("models: [{model_id: a}, {model_id: b}]\n# two\n")
