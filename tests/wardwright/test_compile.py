@@ -532,6 +532,17 @@ def test_a_name_is_one_line_as_it_looks(text: str, path: str, name: str) -> None
     assert problem.message.endswith("cannot be a name: it has spaces around it, or what cannot be printed")
 
 
+def test_a_machine_without_states_lists_none() -> None:
+    """G10: there is nothing to list behind an unknown state where none is declared."""
+    with pytest.raises(ConfigError) as caught:
+        compile_plan(parse_config("state_machine: {initial_state: a, states: []}\n", "f"))
+
+    assert [problem.message for problem in caught.value.problems] == [
+        "unknown state 'a'",
+        "a machine needs at least one state",
+    ]
+
+
 def test_a_rule_id_holds_no_comma() -> None:
     """G10: notes list rule ids with commas between them."""
     with pytest.raises(ConfigError, match="must hold no comma: notes list several rules with commas between them"):

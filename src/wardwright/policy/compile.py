@@ -879,7 +879,7 @@ class _Compiler:
     def _known_state(self, state: str, states: Mapping[str, State], node: Node | None) -> bool:
         if node is None or not state or state in states:
             return True
-        declared = f"; declared: {', '.join(states)}"
+        declared = f"; declared: {', '.join(states)}" if states else ""
         self.problems.error(node, f"unknown state '{state}'{nearest(state, states) or declared}")
         return False
 
