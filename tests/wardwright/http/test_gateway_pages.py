@@ -80,11 +80,11 @@ class Terminal:
         shown = self._capture.readouterr()
         return (shown.err + shown.out).replace(self.address or ADDRESS, ADDRESS)
 
-    def _start(self, start: Start, tell: Callable[[Service], None]) -> None:
+    def _start(self, start: Start, tell: Callable[[Service, int], None]) -> None:
         """What `serve` does, on a free port and in a thread, so that the reader keeps the terminal."""
         self.close()
         service = start.service()
-        tell(service)
+        tell(service, start.port)
         self.address = f"127.0.0.1:{self._served.enter_context(standing(front(service)))}"
         self.service = service
         if service.admin_token:
