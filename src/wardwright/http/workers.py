@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,11 +78,11 @@ def supervise(
     GovernanceUnavailable when one does not start and there were never enough, or none is left."""
     bell, ringing = socket.socketpair()
     ringing.setblocking(False)
-    signal.set_wakeup_fd(ringing.fileno())
+    signal.set_wakeup_fd(ringing.fileno(), warn_on_full_buffer=False)  # a bell that rings need not be rung
+    supervisor = _Supervisor(work, (given, sockets), sockets, count, drain, beat)
     numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if sys.platform != "win32" else [])]
     for number in numbers:
-        signal.signal(number, _ring)
-    supervisor = _Supervisor(work, (given, sockets), sockets, count, drain, beat)
+        signal.signal(number, supervisor.note)
     try:
         supervisor.run(bell)
     finally:
@@ -89,11 +90,6 @@ def supervise(
         signal.set_wakeup_fd(-1)
         bell.close()
         ringing.close()
-
-
-def _ring(number: int, frame: object) -> None:
-    """The number goes to the bell."""
-    del number, frame
 
 
 class _Supervisor:
@@ -123,6 +119,13 @@ class _Supervisor:
         """Beats that are left when it ends."""
         self._ending = False
         self._failed = False
+        self._signals: Counter[int] = Counter()
+        """That came and are not looked at yet. Not what the bell was rung for: it takes some hundred, and any more would be lost."""
+
+    def note(self, number: int, frame: object) -> None:
+        """A signal, in the middle of anything."""
+        del frame
+        self._signals[number] += 1
 
     def run(self, bell: socket.socket) -> None:
         self._settle()
@@ -132,8 +135,10 @@ class _Supervisor:
             waited += [one.said for one in self._workers if one.said is not None]
             told = wait([bell, *waited], max(0.0, due - monotonic()))
             if bell in told:
-                for number in bell.recv(64):
-                    self._signalled(number)
+                bell.recv(4096)
+            came, self._signals = self._signals, Counter()
+            for number in came.elements():
+                self._signalled(number)
             for one in tuple(self._workers):
                 if one.said in told:
                     self._heard(one)

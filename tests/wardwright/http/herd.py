@@ -1,9 +1,10 @@
 """Processes that do what a test tells them by a socket, kept by the gateway's supervisor. Run as a program with the test's port, their
-number and the seconds of a beat."""
+number, the seconds of a beat, and how many signals come while one is started, of which the last ends it."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -38,6 +39,17 @@ def go_on(said: Connection) -> None:
         live(said)
 
 
+class Drowning(int):
+    """The test's port; whoever sends it to a process gets signals."""
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        for _ in range(int(sys.argv[4])):
+            os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return int, (int(self),)
+
+
 if __name__ == "__main__":
     logs.set_up("info")
-    supervise(work, int(sys.argv[1]), (), int(sys.argv[2]), 0.0, beat=float(sys.argv[3]))
+    port = (Drowning if int(sys.argv[4]) else int)(sys.argv[1])
+    supervise(work, port, (), int(sys.argv[2]), 0.0, beat=float(sys.argv[3]))

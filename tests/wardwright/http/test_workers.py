@@ -182,11 +182,11 @@ class One:
 
 
 @contextmanager
-def herd(count: int, beat: float = 60.0) -> Iterator[Herd]:
+def herd(count: int, beat: float = 60.0, drowning: int = 0) -> Iterator[Herd]:
     program = [sys.executable, str(Path(__file__).with_name("herd.py"))]
     with ExitStack() as opened, socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(60)
-        program += [str(listening.getsockname()[1]), str(count), str(beat)]
+        program += [str(listening.getsockname()[1]), str(count), str(beat), str(drowning)]
         with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as supervisor:
             try:
                 yield Herd(supervisor, listening, opened)
@@ -244,6 +244,13 @@ def test_who_asks_twice_for_other_processes_has_those_that_started_after_he_aske
         them.next().told(b"s")
         assert second.ended()
         assert them.end() == (0, "")
+
+
+def test_no_signal_drowns_in_others() -> None:
+    """However many come while it is busy, the one that ends it is among them."""
+    with herd(1, drowning=1_000) as them:
+        _, told = them.supervisor.communicate(timeout=60)
+        assert (them.supervisor.returncode, told) == (0, "")
 
 
 def test_those_that_serve_go_on_when_another_does_not_start() -> None:
