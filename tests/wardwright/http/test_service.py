@@ -16,6 +16,7 @@ from wardwright.http import service as module
 from wardwright.http.service import Service
 from wardwright.keys import KeysUnusable
 from wardwright.server_tools import ServerTools
+from wardwright.wire.refusal import Refusal
 
 PLAN = """
 providers: {up: {kind: openai, base_url: "http://127.0.0.1:9/v1"}}
@@ -282,6 +283,46 @@ def test_a_plan_cannot_take_the_keys_away_from_an_open_address(tmp_path: Path) -
             service.compile(PLAN.encode())
     finally:
         service.store.close()
+
+
+def test_no_way_leads_an_open_address_to_a_plan_without_keys(tmp_path: Path) -> None:
+    """Neither its own file read again, nor a plan that is sent, nor one that a process of another address put in force."""
+    keyed = f"{PLAN}auth: {{keys: [{{id: ci, key_env: CI}}]}}\n"
+    path = tmp_path / "p.yaml"
+
+    def made(config: str, host: str) -> Service:
+        path.write_text(config)
+        environ = {"CI": "a key that is long enough"}
+        return Service(parse_config(config, str(path)), str(tmp_path / "ward.db"), host, environ=environ)
+
+    async def story() -> None:
+        others = made(keyed, "0.0.0.0")
+        await others.open()
+        local = made(keyed, "127.0.0.1")
+        await local.open()
+        late = made(keyed, "::")
+        try:
+            for bare in (other(PLAN, 1), other(PLAN, 2) + "auth: {anonymous: true}\n"):
+                path.write_text(bare)
+                with pytest.raises(ConfigError, match="auth: will not listen on 0"):
+                    await others.reload()
+                with pytest.raises(ConfigError, match="auth: will not listen on 0"):
+                    await others.activate(bare.encode(), "op")
+                with pytest.raises(ConfigError, match="auth: will not listen on 0"):
+                    await asyncio.to_thread(others.opens, bare.encode())
+                await local.activate(bare.encode(), "op")
+                await others.overlay.poll()
+                assert target(others) == "a" and await others.ready() != ""
+                asked = others.authenticator.authenticate({}, "127.0.0.1")
+                assert isinstance(asked, Refusal) and asked.code == "missing_api_key"
+            with pytest.raises(ConfigError, match="auth: will not listen on ::"):
+                await late.open()
+        finally:
+            late.store.close()
+            await local.close()
+            await others.close()
+
+    asyncio.run(story())
 
 
 def test_all_missing_secrets_are_told_at_once(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wardwright.errors import StoreUnavailable
+from wardwright.errors import ConfigError, StoreUnavailable
 from wardwright.http.service import Service
-from wardwright.http.start import Start, serve
+from wardwright.http.start import Start, create_app, serve
 
 
 class Enough(Exception):
@@ -47,3 +47,26 @@ def test_a_start_without_a_place_for_its_store_leaves_nothing(tmp_path: Path, co
         serve(Start(database=str(database), port=0), lambda service, port: None)
 
     assert list(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("auth", ["", "auth: {anonymous: true}\n"], ids=["none", "anonymous"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "0"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_address_that_others_can_reach_is_not_served_without_keys(
+    tmp_path: Path, host: str, auth: str, workers: int
+) -> None:
+    """However it is written and however many processes shall serve; nobody is told that it serves, and nothing is made."""
+    config = tmp_path / "p.yaml"
+    config.write_text(f"model_id: m\ntargets: [{{model: scripted, provider: scripted}}]\n{auth}")
+    start = Start(config=str(config), database=str(tmp_path / "ward.db"), host=host, port=0, workers=workers)
+    with pytest.raises(ConfigError, match=f"auth: will not listen on {host}"):
+        serve(start, lambda service, port: pytest.fail("it serves"))
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "0", "LOCALHOST", "localhost.example.org", "::ffff:10.0.0.1"])
+def test_an_application_for_such_an_address_is_not_made_either(tmp_path: Path, host: str) -> None:
+    """Whatever is not known to be this machine's own is taken for everybody's."""
+    with pytest.raises(ConfigError, match=f"auth: will not listen on {host}"):
+        create_app(None, str(tmp_path / "ward.db"), host=host)
+    assert not list(tmp_path.iterdir())
