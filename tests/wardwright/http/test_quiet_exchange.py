@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from wardwright import quiet, receipts
-from wardwright.store import ReceiptQuery
+from wardwright.history import Delta, ScopeDelta
+from wardwright.store import ReceiptQuery, SqliteStore
 from wardwright.wire.turn import WireName
 
 from .gateway_fixture import PATH, Running, asked, goes_on, running, said
@@ -42,5 +43,33 @@ def test_quiet_exchanges_are_written_at_once(tmp_path: Path, wire: WireName) -> 
         for one in stored:
             made = receipts.record(receipts.load(one.row.body))
             assert (one.row.body, one.row.tags, one.row.scope) == (made.body, made.tags, made.scope)
+
+    running(tmp_path, CONFIG, story)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_reply_that_is_judged_again_is_told_once(tmp_path: Path, stream: bool) -> None:
+    """L3: another process writes to the session while the provider is at work; the receipt has each gate as it was committed, once."""
+    wire: WireName = "chat_completions"
+
+    async def story(gateway: Running) -> None:
+        store, writes = gateway.service.store, 0
+        gateway.provider.replies = [said(wire, "Well."), said(wire, "", ("c1", "look", {"x": "1"}))]
+        await gateway.post(PATH[wire], asked(wire, "hi"), session="s1")
+        scope = store.receipts(ReceiptQuery()).receipts[0].row.scope
+
+        async def another() -> None:
+            nonlocal writes
+            elsewhere = SqliteStore(tmp_path / "gateway.db")
+            state = elsewhere.load((scope,), lambda _: ())[scope]
+            elsewhere.commit(Delta(1, (ScopeDelta(scope, "session_id", state.version, state.head),)))
+            elsewhere.close()
+            writes += 1
+
+        gateway.provider.before = another
+        answer = await gateway.post(PATH[wire], asked(wire, "go on", ["look"], stream=stream), session="s1")
+        assert (answer.status, writes) == (200, 1)
+        gates = gateway.receipt(answer)["decision"]["gates"]
+        assert [gate["gate"] for gate in gates] == ["request", "reply"]
 
     running(tmp_path, CONFIG, story)
