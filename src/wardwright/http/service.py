@@ -127,6 +127,9 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it serves; set when it opens."""
         self._changing = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        """One reads the file at a time: until its plan is in force, or is not, nobody else may know which file is ours."""
+        self._reload_waits = False
         self._epoch = 0
         """Of the plan in force here."""
         self.admin_token: str | None = None
@@ -280,6 +283,11 @@ class Service:
 
     async def reload(self) -> None:
         """Reads the file again; a file with problems changes nothing."""
+        async with self._reading:
+            self._reload_waits = False
+            await self._reload()
+
+    async def _reload(self) -> None:
         self.keyring.reload()
         before, self._config = self._config, load_config(self._config.file)  # code beside the file comes with it
         try:
@@ -301,6 +309,9 @@ class Service:
 
     async def reload_safely(self) -> None:
         """As `reload`, for a signal: what is wrong is logged, and the plan in force stays."""
+        if self._reload_waits:
+            return  # whoever waits reads the file later than this
+        self._reload_waits = True
         try:
             await self.reload()
         except Exception as error:  # noqa: BLE001

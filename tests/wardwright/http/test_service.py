@@ -226,6 +226,33 @@ def test_a_reload_whose_alert_secret_is_missing_changes_nothing(tmp_path: Path) 
     assert sink.read_text() == '{"n":1}\n'
 
 
+def test_a_file_that_is_refused_does_not_take_the_next_one_with_it(tmp_path: Path) -> None:
+    """Signals that come while a plan opens: each finds the file as it is in its turn, and the last one rules, with its code."""
+    (tmp_path / "echo.py").write_text(
+        "def spec():\n    return {'name': 'echo', 'description': 'Echo.', 'parameters': {'type': 'object'}}\n\n\n"
+        "def run(arguments, context):\n    return 'echo'\n"
+    )
+
+    async def story(service: Service) -> None:
+        opening = asyncio.Event()
+        Slow.opens.append(opening)
+        under_way = asyncio.create_task(service.activate(other(TOOLS, 1).encode(), "op"))
+        while Slow.opens:
+            await asyncio.sleep(0)
+        (tmp_path / "0.yaml").write_text(other(PLAN, 2).replace('9/v1"', '9/v1", api_key_env: NO_SUCH_KEY'))
+        refused = asyncio.create_task(service.reload_safely())
+        await asyncio.sleep(0)
+        (tmp_path / "0.yaml").write_text(other(PLAN, 3) + "    server_tools: [{engine: module, path: echo.py}]\n")
+        last = [asyncio.create_task(service.reload_safely()) for _ in range(100)]
+        await asyncio.sleep(0)
+        opening.set()
+        await asyncio.gather(under_way, refused, *last)
+        assert target(service) == "a3" and len(service.models["m"].server_tools) == 1
+        assert service.overlay.epoch == 3
+
+    opened(tmp_path, story, PLAN, environ={})
+
+
 def test_a_file_that_is_gone_leaves_the_plan_in_force(tmp_path: Path) -> None:
     """A signal to read a file that cannot be read changes nothing, and raises nothing."""
 
