@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from wardwright.errors import GovernanceUnavailable, StoreUnavailable, VersionCo
 from wardwright.gates import Gates, Kept, Verdict
 from wardwright.history import ReceiptRow, scope_key
 from wardwright.store import Commit, SealedRow, SqliteStore, Store
-from wardwright.wire import Caller, CallItem, TextItem, Turn
+from wardwright.wire import Caller, CallItem, Item, ResultItem, TextItem, Turn
 
 PLAN = compile_plan(
     load_config("""
@@ -254,3 +255,54 @@ def test_a_gate_that_fails_as_a_whole_tells_everybody_and_goes_on(store: SqliteS
     assert [type(one) for one in outcomes] == [OSError, OSError, int]
     assert outcomes[-1] == 1
     assert store.receipt("rcpt_000000000001") is None
+
+
+def _story(dice: random.Random, session: str) -> Iterator[Turn]:
+    """A session in which calls are answered late, twice or otherwise than before, and the transcript is cut at times."""
+    caller = Caller("t", session_id=session)
+    items: list[Item] = [TextItem("user", "hello")]
+    for number in range(6):
+        yield Turn("request", "chat_completions", "m", list(items), caller=caller)
+        calls = [CallItem(f"{number}-{one}", dice.choice(["ping", "pong"]), "{}") for one in range(dice.randint(0, 2))]
+        yield Turn("reply", "chat_completions", "m", calls, caller=caller, target="x")
+        items += calls
+        items += [ResultItem(call.id, dice.choice(["a", "b"])) for call in dice.sample(calls, len(calls)) * 2]
+        if dice.random() < 0.3:
+            items = [TextItem("user", "in short"), *items[-3:]]
+
+
+@pytest.mark.parametrize("room", [0, 20])
+def test_what_is_remembered_changes_no_ruling(store: SqliteStore, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G22, L1: whoever remembers little, or nothing, rules as one who remembers every session that began there."""
+
+    async def main(tenant: str, gates: Gates) -> list[object]:
+        stories = [_story(random.Random(number), f"{number}") for number in range(4)]
+        told: list[object] = []
+        for turns in zip(*stories, strict=True):
+            for turn in turns:
+                turn.caller = Caller(tenant, session_id=turn.caller.session_id)
+                verdict = await gates.judge(PLAN, turn)
+                told.append((verdict.ruling, verdict.session.version, verdict.session.head))
+        return told
+
+    expected = asyncio.run(main("one", gates_over(store)))
+    monkeypatch.setattr("wardwright.gates.REMEMBERED", room)
+    monkeypatch.setattr("wardwright.gates.CROWDED", room // 2)
+    assert asyncio.run(main("two", gates_over(store))) == expected
+
+
+def test_who_was_here_last_is_forgotten_last(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded, and goes to those who come again."""
+    monkeypatch.setattr("wardwright.gates.REMEMBERED", 40)
+    monkeypatch.setattr("wardwright.gates.CROWDED", 0)
+
+    async def main() -> list[bool]:
+        gates = gates_over(store)
+        for number in range(30):
+            await gates.judge(PLAN, request("comes again", f"word {number % 2}"))
+            await gates.judge(PLAN, request(f"once {number}"))
+        names = ["comes again", "once 0", "once 29"]
+        scopes = [scope_key("session_id", Caller("t", session_id=name)) for name in names]
+        return [gates.recall(scope, ())[1].version > 0 for scope in scopes]
+
+    assert asyncio.run(main()) == [True, False, True]
