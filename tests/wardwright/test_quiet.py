@@ -6,8 +6,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final, cast
 
+import pytest
+
 from wardwright import compile_plan, load_config, quiet, receipts
-from wardwright.facts import PHASES, RISK_CLASSES, SOURCES, Phase, RiskClass, Source, ToolFact
+from wardwright.facts import PHASES, RISK_CLASSES, SOURCES, STORED_FIELDS, Phase, RiskClass, Source, ToolFact
 from wardwright.history import ReceiptRow
 from wardwright.policy.rules import Action, CallRuling, Conflict, Finding, Route, Ruling
 from wardwright.receipts import Judged, Outcome, Rules
@@ -46,6 +48,8 @@ LOUD: Final[tuple[tuple[str, Any], ...]] = (
     ("findings", (Finding("no-shell", "tool_selector", Action("deny_call"), "deny_call", "No.", facts=(0,)),)),
     ("route", Route(model="managed/write")),
     ("route", Route(allowed=("managed/write",))),
+    ("route", Route(prefer=("managed/write",))),
+    ("controls", {"web_search": {"max_uses": 1}}),
 )
 
 
@@ -228,3 +232,64 @@ def test_what_many_surfaces_hold_together_is_bounded() -> None:
         assert isinstance(known.memo, quiet.Memo)
         most = max(most, len(known.memo.surfaces))
     assert most == 4_000_000 // 190_100
+
+
+OTHERWISE: Final[dict[str, Any]] = {
+    "risk_class": "irreversible",
+    "phase": "argument_repair",
+    "source": "tool_result",
+    "result_status": "error",
+    "confidence": "inferred",
+    "execution_location": "provider",
+    "visibility_level": "opaque",
+    "marks": ("forged",),
+    "trust": "trusted",
+    "effects": ("sends",),
+    "definition_hash": "h",
+    "repeat": True,
+    "ordinal": 7,
+}
+"""Another value of what is no free text."""
+
+
+@pytest.mark.parametrize("name", STORED_FIELDS)
+def test_events_that_differ_in_one_thing_are_not_mixed_up(name: str) -> None:
+    """Whatever is kept of an event is told as it was, though another one that differs in nothing else was told before."""
+    event = ToolFact(
+        "files",
+        "read",
+        "read",
+        "unknown",
+        "planning",
+        "assistant_tool_call",
+        "c1",
+        arguments_digest="d",
+        result_digest="r",
+    )
+    other = replace(event, **{name: OTHERWISE.get(name, "")})
+    assert other != event
+    for first, second in ((event, other), (other, event)):
+        known = rules()
+        for fact in (first, second):
+            judged = exchange(fact)
+            assert quiet.row("rcpt_1", judged, Outcome("open"), known, KEY) == long_way(judged, Outcome("open"), known)
+
+
+def test_rules_that_looked_at_other_facts_are_no_lesson() -> None:
+    """The same rules looked at as many facts, but of other kinds and in another order: each exchange is told by its own."""
+    event = ToolFact("files", "read", "read", "unknown", "planning", "assistant_tool_call", "c1")
+    tool = ToolFact("files", "read", "read", "unknown", "planning", "declared_tool")
+    known, considered = rules(), (("no-shell",), ("no-shell",))
+    for facts in ((event, event), (event, tool), (event, tool, event), (tool, event), (event,), (event, event, tool)):
+        judged = exchange(*facts, considered=considered)
+        assert quiet.row("rcpt_1", judged, Outcome("open"), known, KEY) == long_way(judged, Outcome("open"), known)
+
+
+def test_an_event_between_declared_tools_is_told() -> None:
+    """Facts in an unusual order are told the long way: no event is taken for a tool that was declared."""
+    event = ToolFact("files", "read", "read", "unknown", "planning", "assistant_tool_call", "c1")
+    tool = ToolFact("files", "read", "read", "unknown", "planning", "declared_tool")
+    known = rules()
+    for facts in ((tool,), (tool, event), (tool, tool), (tool, event, tool)):
+        judged = exchange(*facts)
+        assert quiet.row("rcpt_1", judged, Outcome("open"), known, KEY) == long_way(judged, Outcome("open"), known)
