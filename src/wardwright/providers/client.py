@@ -605,10 +605,12 @@ class Pool:
             try:
                 await response._waiter
             except BaseException:
-                # Cancelled while waiting: what may still come belongs to nobody.
-                connection.abort()
-                if connection.stale:
-                    self._freed()
+                # Cancelled while waiting: what may still come belongs to nobody. An answer that is whole has let go of its connection,
+                # which may carry somebody else's by now.
+                if not response.complete:
+                    connection.abort()
+                    if connection.stale:
+                        self._freed()
                 raise
             failure = response._failure
             if failure is None or response.status:

@@ -722,6 +722,36 @@ def test_closing_an_answer_closes_its_connection() -> None:
     meet(behave, scenario)
 
 
+def test_who_is_cancelled_as_his_answer_comes_takes_nobody_elses_connection() -> None:
+    """It is free as soon as the answer is whole, and may carry the next request before the cancelled one wakes."""
+
+    async def scenario(client: Client, server: Loopback) -> None:
+        pool = client.pool(server.url)
+        given_back = pool.give_back
+        asked: list[asyncio.Future[None]] = []
+        second = pool.request("POST", "/", b"", b"2", timeout=20.0, idle=20.0)
+
+        def next_one(connection: Any) -> None:
+            given_back(connection)
+            if not asked:
+                waiting = second.send(None)  # to where it waits for its answer
+                waiting._asyncio_future_blocking = False
+                asked.append(waiting)
+                first.cancel()
+
+        pool.give_back = next_one
+        first = asyncio.create_task(pool.request("POST", "/", b"", b"1", timeout=20.0, idle=20.0))
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await asyncio.wait_for(asked[0], 5)
+        with pytest.raises(StopIteration) as ended:
+            second.send(None)
+        assert await ended.value.value.read(9) == b"ok"
+        assert [one.connection for one in server.asked] == [1, 1]
+
+    meet(always(answer(b"ok")), scenario)
+
+
 def test_a_cancelled_request_closes_its_connection() -> None:
     """Whoever stops waiting for an answer never leaves it to the next request."""
     asked, gone = asyncio.Event(), asyncio.Event()
