@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,47 +11,12 @@ from wardwright import compile_plan, govern
 from wardwright.config import parse_config
 from wardwright.errors import GovernanceUnavailable
 from wardwright.facts import ToolFact
-from wardwright.history import Registers, apply
-from wardwright.policy.compile import Plan
+from wardwright.history import Registers
 from wardwright.policy.rules import Ruling
-from wardwright.wire import Caller, CallItem, DeclaredTool, Item, ResultItem, TextItem, Turn
+from wardwright.wire import DeclaredTool, Item, TextItem, Turn
 from wardwright.wire.turn import Gate, HostedCallItem, HostedResultItem
 
-
-class Session:
-    """One caller under one plan, gate after gate."""
-
-    def __init__(self, text: str) -> None:
-        self.plan: Plan = compile_plan(parse_config(text))
-        self.registers = Registers(key=b"k")
-
-    def go(self, gate: Gate, items: Sequence[Item], **more: Any) -> Ruling:
-        turn = Turn(gate, "chat_completions", "m", items, caller=Caller(session_id="s"), **more)
-        ruling, delta = govern(self.plan, self.registers, turn, 1_000)
-        self.registers = apply(self.registers, delta)
-        return ruling
-
-    def request(self, *items: Item, **more: Any) -> Ruling:
-        return self.go("request", items, **more)
-
-    def reply(self, *items: Item, **more: Any) -> Ruling:
-        return self.go("reply", items, **more)
-
-
-def user(text: str) -> TextItem:
-    return TextItem("user", text)
-
-
-def said(text: str) -> TextItem:
-    return TextItem("assistant", text)
-
-
-def call(call_id: str, name: str, arguments: str = "{}") -> CallItem:
-    return CallItem(call_id, name, arguments)
-
-
-def result(call_id: str, content: str = "ok", is_error: bool | None = None, name: str = "") -> ResultItem:
-    return ResultItem(call_id, content, is_error, name)
+from .judged_session import Session, call, result, said, user
 
 
 def marks(ruling: Ruling) -> list[str]:
