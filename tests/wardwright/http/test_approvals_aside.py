@@ -35,16 +35,6 @@ WAITS = (
 )
 
 
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
-
-
 def handle(gateway: Running) -> str:
     """As the model read it in the last request that the provider got."""
     found = re.findall(WAITS, orjson.dumps(gateway.provider.sent[-1]).decode())

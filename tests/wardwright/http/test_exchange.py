@@ -29,16 +29,6 @@ governance:
 """
 
 
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
-
-
 def read(wire: WireName, answer: Any, stream: bool) -> dict[str, Any]:
     """The reply as its caller understands it, streamed or not."""
     if not stream:

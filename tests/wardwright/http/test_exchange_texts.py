@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
 from wardwright.providers.response import Canned, Response
 from wardwright.wire.turn import WireName
 
 from .gateway_fixture import PATH, Running, asked, called, goes_on, running, said
-from .test_exchange import WIRES, decide, read
+from .test_exchange import decide, read
 
 CONFIG = """
 model_id: m
@@ -28,16 +27,6 @@ governance:
   - {id: no-wipe, kind: tool_selector, action: deny_call, message: No wiping here., tool: {name: wipe, source: assistant_tool_call}}
   - {id: ask-first, kind: tool_selector, action: require_approval, tool: {name: deploy, source: assistant_tool_call}}
 """
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
 
 
 def test_words_of_an_answer_are_changed(tmp_path: Path, wire: WireName, stream: bool) -> None:

@@ -24,7 +24,7 @@ from wardwright.wire.turn import WireName
 
 from ..postgres_server import PostgresServer
 from .gateway_fixture import PATH, Provider, Running, asked, called, goes_on, running, said
-from .test_exchange import WIRES, decide, read
+from .test_exchange import decide, read
 
 PROVIDERS = """
 providers: {double: {kind: openai, base_url: "http://127.0.0.1:9/v1"}, other: {kind: openai, base_url: "http://127.0.0.1:9/v1"}}
@@ -41,16 +41,6 @@ governance:
   - {{id: no-poison, kind: tool_selector, action: deny_call, message: Not this., tool: {{name: echo, arguments: {{/x: {{equals: poison}}}}}}}}
   - {{id: no-leak, kind: tool_selector, action: block, tool: {{name: leak, source: tool_result}}}}
 """
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-@pytest.fixture(params=WIRES)
-def wire(request: pytest.FixtureRequest) -> WireName:
-    return request.param
 
 
 def names_of(wire: WireName, sent: dict[str, Any]) -> list[str]:
