@@ -44,6 +44,11 @@ class Caller(Protocol):
         """Calls `tell` when the caller leaves before his answer is whole; soon, if he has left already."""
         ...
 
+    def answer(self, status: int, lines: bytes, body: bytes) -> bool:
+        """All of the answer. `lines` are its headers as they go over the wire, the length of the body among them. False: it is not
+        taken, and must be sent as any other."""
+        ...
+
 
 PATHS: Final[Mapping[str, WireName]] = {
     "/v1/chat/completions": "chat_completions",
@@ -56,6 +61,11 @@ _PARSE: Final[Mapping[WireName, Callable[[dict[str, Any]], Any]]] = {
 }
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_line: Final = b": ".join
+_WHOLE: Final = b"\r\n".join(map(_line, (_JSON, (b"content-length", b"%d"), *guard.API_HEADERS)))
+"""The headers of a whole answer, but for its length and those of its own …"""
+_ENDS: Final = _WHOLE.count(b"\n") + 1
+"""… and how many lines that is."""
 _APPROVAL: Final = "x-wardwright-approval"
 _BEGINNING: Final = 1024
 
@@ -71,10 +81,11 @@ _NAMES: Final[Mapping[bytes, str]] = {name.encode(): name for name in (*auth.HEA
 class Sink:
     """The caller's side of one exchange."""
 
-    __slots__ = ("_further", "_send", "began", "open", "status")
+    __slots__ = ("_caller", "_further", "_send", "began", "open", "status")
 
-    def __init__(self, send: Send, further: Sequence[Header] = ()) -> None:
+    def __init__(self, send: Send, caller: Caller | None, further: Sequence[Header] = ()) -> None:
         self._send = send
+        self._caller = caller
         self._further = further
         self.status = 0
         self.open = True
@@ -84,7 +95,16 @@ class Sink:
     async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
         self.open = False
         self.status = status
-        sent = [_JSON, (b"content-length", b"%d" % len(data)), *guard.API_HEADERS, *self._further, *headers]
+        if self._further:
+            headers = [*self._further, *headers]
+        if self._caller is not None:
+            lines = b"\r\n".join([_WHOLE % len(data), *map(_line, headers), b""])
+            # A value may be somebody's who would like to end the line; then it is for `send` to say no.
+            ends = _ENDS + len(headers)
+            whole = lines.count(b"\n") == ends == lines.count(b"\r") and not lines.count(b"\0")
+            if whole and self._caller.answer(status, lines, data):
+                return
+        sent = [_JSON, (b"content-length", b"%d" % len(data)), *guard.API_HEADERS, *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": data})
 
@@ -136,7 +156,8 @@ class App:
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
             return
-        sink = Sink(send, guard.cors(headers, service.hosts) if "origin" in headers else ())
+        sender: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
+        sink = Sink(send, sender, guard.cors(headers, service.hosts) if "origin" in headers else ())
         principal = self._admitted(scope, sent, headers)
         if isinstance(principal, Refusal):
             await self._told(wire, sink, principal)
@@ -146,7 +167,6 @@ class App:
         under_way[name] = under_way.get(name, 0) + 1
         since = monotonic()
         try:
-            sender: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
             raw = None if sender is None else sender.body()
             if raw is None:
                 limits = self.gateway.live.deployment.limits

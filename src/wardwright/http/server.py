@@ -203,6 +203,28 @@ class _Request:
         if self.cut:
             self.connection.loop.call_soon(tell)
 
+    def answer(self, status: int, lines: bytes, body: bytes) -> bool:
+        connection = self.connection
+        if (
+            self._start is not None
+            or self.done
+            or connection.full
+            or connection.gone
+            or not self.keep
+            or self.expects
+            or self._silent
+            or status in _BODILESS
+            or len(body) > JOIN_BYTES
+        ):
+            return False
+        # W6
+        connection.transport.write(b"%b\r\n%b\r\n%b\r\n%b" % (_STATUS[status], connection.server.date, lines, body))
+        self.done = True
+        if self.waiters:
+            self.wake()
+        connection.answered(self)
+        return True
+
     # For the application.
 
     async def receive(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wardwright.errors import GovernanceUnavailable
-from wardwright.http.app import CALLER
+from wardwright.http.app import CALLER, Sink
 from wardwright.http.app import Caller as ServedCaller
 from wardwright.http.server import HIGH_WATER, WAITING, Limits, Server, bind
 
@@ -172,6 +172,22 @@ class Application:
         await self.go.wait()
         await self.large(scope, receive, send)
 
+    async def whole(self, scope: Any, receive: Any, send: Any) -> None:
+        """In one call where that is taken, or with `?sent` as any other; what was taken is told."""
+        caller: ServedCaller = scope["extensions"][CALLER]
+        number, _, sent = scope["query_string"].partition(b"-")
+        body = bytes(int(number))
+        lines = b"content-type: text/plain\r\ncontent-length: %d\r\n" % len(body)
+        taken = not sent and caller.answer(200, lines, body)
+        self.told.append(f"taken {taken}")
+        if not taken:
+            await say(send, body)
+
+    async def sunk(self, scope: Any, receive: Any, send: Any) -> None:
+        sink = Sink(send, scope["extensions"][CALLER])
+        headers = [SPLIT[scope["query_string"]]] if scope["query_string"] != b"none" else []
+        await sink.answer(200, headers, b"said")
+
     async def end(self, scope: Any, receive: Any, send: Any) -> None:
         self.on_end()
         await say(send, b"end")
@@ -312,6 +328,54 @@ def exchanged(*pieces: bytes, limits: Limits | None = None) -> bytes:
 
 def statuses(raw: bytes) -> list[int]:
     return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", raw)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        (b"POST /whole?9%b HTTP/1.1\r\ncontent-length: 1\r\n\r\nx", True),
+        (b"POST /whole?0%b HTTP/1.1\r\ncontent-length: 0\r\n\r\n", True),
+        (b"GET /whole?9%b HTTP/1.1\r\n\r\n", True),
+        (b"HEAD /whole?9%b HTTP/1.1\r\n\r\n", False),
+        (b"POST /whole?99999%b HTTP/1.1\r\ncontent-length: 0\r\n\r\n", False),
+        (b"GET /whole?9%b HTTP/1.1\r\nconnection: close\r\n\r\n", False),
+        (b"GET /whole?9%b HTTP/1.0\r\n\r\n", False),
+        (b"POST /whole?9%b HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n", False),
+        (b"GET /whole?9%b HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\n\r\n", True),
+        (b"POST /whole?9%b HTTP/1.1\r\ncontent-length: 4\r\n\r\nx", True),
+    ],
+)
+def test_an_answer_that_is_given_in_one_call_is_the_same_as_one_that_is_sent(asked: bytes, taken: bool) -> None:
+    """W6; where it is not taken, what the server would have to add cannot be added by the application."""
+    got: list[bytes] = []
+
+    async def story(stage: Stage) -> None:
+        for way in (b"", b"-sent"):
+            caller = await stage.call(asked % way)
+            got.append(re.sub(rb"date: [^\r]*\r\n", b"", await caller.rest()))
+
+    told = played(story, SOON).told
+    assert (got[0], f"taken {taken}" in told) == (got[1], True)
+
+
+@pytest.mark.parametrize("case", [b"", b"cr", b"lf", b"nul", b"name", b"end"])
+def test_the_door_gives_no_header_that_would_end_its_line(case: bytes) -> None:
+    """Also in one call; one without headers of its own is as good as any."""
+    got = exchanged(b"GET /sunk?none HTTP/1.1\r\n\r\nGET /sunk?%b HTTP/1.1\r\n\r\n" % case)
+    assert (statuses(got), b"set-cookie" in got, b"\r\n\r\nsaid" in got) == ([200, 500], False, True)
+
+
+def test_an_answer_in_one_call_is_not_taken_behind_what_the_caller_does_not_read() -> None:
+    """W3: whoever sends waits then, which a call cannot."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /large HTTP/1.1\r\n\r\nGET /whole?9 HTTP/1.1\r\n\r\n", receive_buffer=4096)
+        while "taken False" not in stage.application.told:
+            await asyncio.sleep(0)
+        assert len((await caller.answer())[2]) == 4 * HIGH_WATER
+        assert (await caller.answer())[2] == bytes(9)
+
+    played(story, send_buffer=4096)
 
 
 @pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop])
