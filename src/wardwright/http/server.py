@@ -64,7 +64,9 @@ _line: Final = b": ".join
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST: Final = b"0\r\n\r\n"
 _ODD: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
-"""Headers that mean something to whoever reads the request, other than its length."""
+"""Headers that mean something to whoever reads the request, other than its length …"""
+_NOTED: Final = _ODD | {b"connection", b"proxy-connection"}
+"""… and those that say whether the connection is kept."""
 _FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Headers that say how an answer ends; an application sets none of them but its length."""
 _BODILESS: Final = frozenset({*range(100, 200), 204, 304})
@@ -392,6 +394,9 @@ class _Connection(asyncio.Protocol):
         self._length = b""
         """Where an upgrade was asked for that nobody gives: how long the body is."""
         self._url = b""
+        self._plain = b""
+        """The last one that is its own path; a caller asks for the same again and again."""
+        self._path = ""
         self._held = b""
         """What came and is not read yet, behind as many requests as may wait; from `_at` on."""
         self._at = 0
@@ -523,17 +528,29 @@ class _Connection(asyncio.Protocol):
         if self._bytes > limits.head_bytes and _size(url, headers) > limits.head_bytes:
             self._deny(431)  # what came with it may be its body
         self._bytes = 0
-        query = b""
-        if 63 in url or 37 in url or 35 in url or not url.startswith(b"/"):  # ? % #
+        if url == self._plain:
+            path, query = self._path, b""
+        elif 63 in url or 37 in url or 35 in url or not url.startswith(b"/"):  # ? % #
             path, url, query = self._target(url)
         else:
-            path = url.decode()
-        version: str = parser.get_http_version()
+            path, query = url.decode(), b""
+            self._plain, self._path = url, path
+        keep: bool = parser.should_keep_alive()
+        odd = told = False
+        for name, _ in headers:
+            if name in _NOTED:
+                if name in _ODD:
+                    odd = True
+                else:
+                    told = True
+        # To ask for it is dear. Of those that say nothing of their connection, the parser keeps those of HTTP/1.1 and no other.
+        version: str = "1.1" if keep and not told else parser.get_http_version()
+        method: str = parser.get_method().decode()
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
-            "method": parser.get_method().decode(),
+            "method": method,
             "scheme": "http",
             "path": path,
             "raw_path": url,
@@ -543,12 +560,8 @@ class _Connection(asyncio.Protocol):
             "client": self._client,
             "server": self._server,
         }
-        request = _Request(self, scope, parser.should_keep_alive())
-        odd = version != "1.1" or scope["method"] == "CONNECT"
-        for name, _ in headers:
-            if name in _ODD:
-                odd = True
-        if odd:
+        request = _Request(self, scope, keep)
+        if odd or version != "1.1" or method == "CONNECT":
             self._odd(request, dict(headers))
         scope["extensions"] = {CALLER: request}
         self._incoming = request

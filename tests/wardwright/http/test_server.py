@@ -365,6 +365,19 @@ def test_the_door_gives_no_header_that_would_end_its_line(case: bytes) -> None:
     assert (statuses(got), b"set-cookie" in got, b"\r\n\r\nsaid" in got) == ([200, 500], False, True)
 
 
+@pytest.mark.parametrize("said", [b"", b"connection: keep-alive\r\n", b"Proxy-Connection: keep-alive\r\n", b"x: y\r\n"])
+@pytest.mark.parametrize(("version", "told"), [(b"1.1", "1.1"), (b"1.0", "1.0"), (b"0.9", ""), (b"2.0", "")])
+def test_the_version_of_a_request_is_told_whatever_it_says_of_its_connection(
+    version: bytes, told: str, said: bytes
+) -> None:
+    """Also where nobody asks the parser for it; others than 1.0 and 1.1 are refused."""
+    got = exchanged(b"GET /echo HTTP/%b\r\n%b\r\n" % (version, said))
+    if told:
+        assert (statuses(got), orjson.loads(got.partition(b"\r\n\r\n")[2])["http_version"]) == ([200], told)
+    else:
+        assert statuses(got) == [505]
+
+
 def test_an_answer_in_one_call_is_not_taken_behind_what_the_caller_does_not_read() -> None:
     """W3: whoever sends waits then, which a call cannot."""
 
