@@ -122,25 +122,6 @@ class Sink(Protocol):
     async def finish(self) -> None: ...
 
 
-@dataclass(slots=True)
-class Inbound:
-    """One request, read and authenticated."""
-
-    wire: WireName
-    given: Given
-    turn: Turn
-    """As the wire said it, without caller."""
-    caller: Caller
-    """With what the key pins and the headers may say; `session_id` as claimed, or empty."""
-    claims_trusted: bool = False
-    approval: str = ""
-    """Handle of a held reply."""
-    notes: tuple[str, ...] = ()
-    """Claims that were not believed."""
-    forwarded: tuple[tuple[str, str], ...] = ()
-    """Headers that a provider of the same wire may need; never credentials."""
-
-
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Live:
     """What is in force. Replaced whole, so that an exchange sees one state from its begin to its end."""
@@ -204,19 +185,12 @@ class _Round:
 class _Reply:
     """What a provider said, in the caller's wire."""
 
-    __slots__ = ("_body", "_relay", "elapsed_ms", "held", "target", "turn")
+    __slots__ = ("_said", "elapsed_ms", "held", "target", "turn")
 
     def __init__(
-        self,
-        said: dict[str, Any] | Relay,
-        turn: Turn,
-        target: Target,
-        elapsed_ms: int,
-        held: Held | None = None,
+        self, said: dict[str, Any] | Relay, turn: Turn, target: Target, elapsed_ms: int, held: Held | None = None
     ) -> None:
-        whole = isinstance(said, dict)
-        self._relay = None if whole else said
-        self._body = said if whole else None
+        self._said = said
         self.turn = turn
         self.target = target
         self.elapsed_ms = elapsed_ms
@@ -226,24 +200,28 @@ class _Reply:
     @property
     def body(self) -> dict[str, Any]:
         """The whole of it, to be changed. Of a stream it is put together only if somebody wants it."""
-        if self._body is None:
-            assert self._relay is not None
-            self._body = self._relay.body()
-        return self._body
+        said = self._said
+        if not isinstance(said, dict):
+            said = self._said = said.body()
+        return said
 
 
 class Exchange:
     """Lives one request."""
 
     __slots__ = (
+        "approval",
         "asked",
         "attempts",
+        "caller",
+        "claims_trusted",
         "decided",
+        "forwarded",
         "gateway",
+        "given",
         "granted",
         "held",
         "hidden",
-        "inbound",
         "injected",
         "judged",
         "kept",
@@ -252,6 +230,7 @@ class Exchange:
         "live",
         "loop",
         "mediated",
+        "notes",
         "part",
         "receipt_id",
         "relay",
@@ -269,23 +248,45 @@ class Exchange:
         "started",
         "step",
         "stopped",
+        "turn",
+        "wire",
     )
 
     def __init__(
         self,
         gateway: Gateway,
-        inbound: Inbound,
-        sink: Sink,
         live: Live,
         part: ModelPlan,
         loop: asyncio.AbstractEventLoop,
+        sink: Sink,
+        wire: WireName,
+        given: Given,
+        turn: Turn,
+        caller: Caller,
+        claims_trusted: bool,
+        approval: str,
+        notes: tuple[str, ...],
+        forwarded: tuple[tuple[str, str], ...],
     ) -> None:
         self.gateway = gateway
-        self.inbound = inbound
-        self.sink = sink
         self.live = live
         self.part = part
         self.loop = loop
+        self.sink = sink
+        # The request, read and authenticated.
+        self.wire: WireName = wire
+        self.given = given
+        self.turn = turn
+        """As the wire said it; then with its caller."""
+        self.caller = caller
+        """With what the key pins and the headers may say; `session_id` as claimed, or empty."""
+        self.claims_trusted = claims_trusted
+        self.approval = approval
+        """Handle of a held reply."""
+        self.notes = notes
+        """Claims that were not believed."""
+        self.forwarded = forwarded
+        """Headers that a provider of the same wire may need; never credentials."""
         self.settings = live.deployment.models[part.model_id]
         self.receipt_id = ""
         self.started = False
@@ -331,9 +332,28 @@ class Exchange:
         """Answers the request. Raises nothing but cancellation."""
         self.receipt_id = receipts.receipt_id(self.gateway.now_ms(), os.urandom(10))
         refused: Refused | None = None
+        turn = self.turn
         try:
             try:
-                await self._sequence()
+                self._identify(turn, await self.gateway.sessions.join(self.caller, turn))
+                request = await self._gate_request(turn)
+                registers = self.session.registers
+                if self.approval or (registers and HELD in registers):
+                    self.held = await self._held_reply(turn)
+                if registers and SPLICES in registers:
+                    await self._read_splices(turn)
+                self.route = request.route
+                reply = await self._ask(turn) if self.held is None else self._approved(turn, self.held)
+                while True:
+                    ruling = await self._gate_reply(turn, request, reply)
+                    if self.step == "release":
+                        await self._release(reply, ruling)
+                        break
+                    if self.step == "again":
+                        await self._go_on(turn, request, reply, ruling)
+                    else:
+                        self.route = cast("Route", routing.narrowed(self.route, ruling.route))
+                    reply = await self._ask(turn)
             except Exception as error:  # noqa: BLE001
                 # INVARIANT: G19, whatever fails here lets nothing pass, and is told.
                 refused = self._why(error)
@@ -362,50 +382,23 @@ class Exchange:
         told = {"receipt_id": self.receipt_id, "error": type(error).__name__, "where": raised_at(error), "reason": said}
         log.error("exchange failed", extra=told)
 
-    async def _sequence(self) -> None:
-        inbound = self.inbound
-        turn = inbound.turn
-        self._identify(turn, await self.gateway.sessions.join(inbound.caller, turn))
-        request = await self._gate_request(turn)
-        registers = self.session.registers
-        if inbound.approval or (registers and HELD in registers):
-            self.held = await self._held_reply(turn)
-        if registers and SPLICES in registers:
-            await self._read_splices(turn)
-        self.route = request.route
-        reply = await self._ask(turn) if self.held is None else self._approved(turn, self.held)
-        while True:
-            ruling = await self._gate_reply(turn, request, reply)
-            if self.step == "release":
-                return await self._release(reply, ruling)
-            if self.step == "again":
-                await self._answer(turn, request, reply, ruling)
-                if self.relay is not None:
-                    if reply.held is not None:  # nobody has streamed it: it is a round like any other from here on
-                        held_round = self.relay.feed(render(self.inbound.wire, reply.body))
-                        await self._send(held_round + self.relay.close())
-                    self.relay.next_round(_change(ruling))
-            else:
-                self.route = cast("Route", routing.narrowed(self.route, ruling.route))
-            reply = await self._ask(turn)
-
     # who, and may they
 
     def _identify(self, turn: Turn, caller: Caller) -> None:
         """Says in the turn who asks, in which session, and with which tools of ours."""
-        inbound, part = self.inbound, self.part
-        if part.require_session and not inbound.caller.session_id and caller.session_id.startswith("ses_"):
+        part = self.part
+        if part.require_session and not self.caller.session_id and caller.session_id.startswith("ses_"):
             message = (
                 "This model needs a session: send the header X-Wardwright-Session-Id, the same for one conversation."
             )
             raise Refused(self._refusal(400, "invalid_request_error", "session_required", message), "failed")
         turn.caller = caller
-        turn.claims_trusted = inbound.claims_trusted
+        turn.claims_trusted = self.claims_trusted
         if self.settings.server_tools:
             names = frozenset(spec.name for spec in self._server_tools().specs())
             turn.server_tools = names - self.gateway.overlay.off(part.model_id)
             turn.remote_tools = self._remote()
-            if turn.server_tools and _choices(inbound.given.head) > 1:
+            if turn.server_tools and _choices(self.given.head) > 1:
                 raise WireError("'n' above 1 cannot be used with server tools; ask for one choice")
 
     def _server_tools(self) -> ServerTools:
@@ -431,10 +424,10 @@ class Exchange:
 
     def _keep_request(self, verdict: Verdict) -> Kept:
         """What is kept of the request's ruling."""
-        turn, ruling = self.inbound.turn, verdict.ruling
+        turn, ruling = self.turn, verdict.ruling
         self._note(turn, verdict)
-        if self.inbound.notes:
-            ruling.notes = (*ruling.notes, *self.inbound.notes)
+        if self.notes:
+            ruling.notes = (*ruling.notes, *self.notes)
         self.session, self.key = verdict.session, verdict.key
         used: Sequence[tuple[str, str]] = ()
         if self.lifted is not None and self.lifted.gate == "request":
@@ -500,7 +493,7 @@ class Exchange:
 
     async def _held_reply(self, turn: Turn) -> Held | None:
         """The reply that was held for just this request, if somebody has approved it."""
-        sent, names = self.inbound.approval, self.session.registers.get(HELD, ())
+        sent, names = self.approval, self.session.registers.get(HELD, ())
         handle = self._handle(turn)
         if sent and sent != handle:
             message = (
@@ -526,8 +519,8 @@ class Exchange:
     def _digest(self) -> str:
         """Name of this request of this principal, whatever its layout: what was approved for one is not given to another."""
         if not self.request_digest:
-            read = body.read(self.inbound.given.raw)
-            written = orjson.dumps([self.inbound.caller.principal, read], option=orjson.OPT_SORT_KEYS)
+            read = body.read(self.given.raw)
+            written = orjson.dumps([self.caller.principal, read], option=orjson.OPT_SORT_KEYS)
             self.request_digest = hmac.digest(self.gateway.keyring.stable_key("request"), written, "sha256").hex()[:32]
         return self.request_digest
 
@@ -540,8 +533,8 @@ class Exchange:
         return approvals.verdict(store, gateway.keyring, held.scope, held.handle, now, held).status
 
     def _approved(self, request: Turn, held: Held) -> _Reply:
-        wire = _WIRES[self.inbound.wire]
-        if self.inbound.turn.stream:
+        wire = _WIRES[self.wire]
+        if self.turn.stream:
             self.relay = self._new_relay()
         assert held.reply is not None
         turn: Turn = wire.parse_reply(held.reply)
@@ -580,7 +573,7 @@ class Exchange:
         held = Held(
             handle=self._handle(request),
             scope=scope_key("session_id", request.caller),
-            wire=self.inbound.wire,
+            wire=self.wire,
             model=request.model,
             stream=request.stream,
             request_digest=self._digest(),
@@ -645,7 +638,7 @@ class Exchange:
         return Held(
             handle=call.approval,
             scope=scope,
-            wire=self.inbound.wire,
+            wire=self.wire,
             model=turn.model,
             stream=turn.stream,
             request_digest="",
@@ -675,7 +668,7 @@ class Exchange:
             part.targets,
             self.route,
             needs_tools=bool(turn.tools),
-            tokens=routing.estimate(len(self.inbound.given.raw)),
+            tokens=routing.estimate(len(self.given.raw)),
             open=self._resting,
         )
         self.attempts += selection.skipped
@@ -719,20 +712,20 @@ class Exchange:
 
     def _build(self, turn: Turn, target: Target, upstream: Provider) -> tuple[WireName, bytes]:
         """What this target is sent: the request mediated, with the rounds before it, in the provider's wire."""
-        inbound, part, settings, ruling = self.inbound, self.part, self.settings, self.judged[0].ruling
-        wire, model = upstream.wire_for(inbound.wire), target.upstream_model or target.model
+        part, settings, ruling, given, ours = self.part, self.settings, self.judged[0].ruling, self.given, self.wire
+        wire, model = upstream.wire_for(ours), target.upstream_model or target.model
         # Only on this wire a stream tells its usage if it is asked to.
         metered = turn.stream and wire == "chat_completions" and part.model_id in self.live.deployment.metered
         mediates = ruling.transforms or _mediates(settings, ruling)
         as_it_is = not (mediates or metered or self.splices or self.rounds)
-        if as_it_is and wire == inbound.wire == "chat_completions" and not upstream.ids(inbound.given.ids):
-            return wire, inbound.given.written(model)
-        edits, request = edit.of(inbound.wire), inbound.given.own()
+        if as_it_is and wire == ours == "chat_completions" and not upstream.ids(given.ids):
+            return wire, given.written(model)
+        edits, request = edit.of(ours), given.own()
         edits.forget(request)
         if mediates:
             prepared = mediation.prepare(
                 request,
-                inbound.wire,
+                ours,
                 turn,
                 ruling,
                 mediation=settings.mediation,
@@ -752,10 +745,10 @@ class Exchange:
         for one in self.rounds:
             request = edits.answered(request, one.reply, one.answers)
             edits.relax(request)
-        if wire != inbound.wire:
-            request = translate.request(request, inbound.wire, wire)
+        if wire != ours:
+            request = translate.request(request, ours, wire)
             edits = edit.of(wire)
-        names = list(inbound.given.ids)
+        names = list(given.ids)
         names += [call.id for one in self.splices for call in one.calls]
         names += [answer.call_id for one in self.rounds for answer in one.answers.values()]
         renamed = upstream.ids(names)
@@ -793,7 +786,7 @@ class Exchange:
                 stream=turn.stream,
                 model=target.model,
                 deadline=self.loop.time() + self.live.deployment.limits.exchange_ms / 1000,
-                headers=self.inbound.forwarded if wire == self.inbound.wire else (),
+                headers=self.forwarded if wire == self.wire else (),
                 tried=tried,
             )
         finally:
@@ -813,47 +806,46 @@ class Exchange:
         return _Reply(given, parsed, target, (perf_counter_ns() - began) // 1_000_000)
 
     def _whole_reply(self, said: bytes, wire: WireName) -> tuple[dict[str, Any], Turn]:
-        inbound = self.inbound
         try:
             given = body.read(said)
             if wire == "chat_completions" and given.get("choices") == []:
                 raise WireError("it holds no answer - at `$.choices`")  # clients look at the first one
-            if wire != inbound.wire:
-                given = translate.reply(given, wire, inbound.wire)
-            return given, _WIRES[inbound.wire].parse_reply(given)
+            if wire != self.wire:
+                given = translate.reply(given, wire, self.wire)
+            return given, _WIRES[self.wire].parse_reply(given)
         except WireError as error:
             raise ProviderFailed("broken", f"The provider's reply cannot be read: {error}") from error
 
     def _new_relay(self) -> Relay:
         hold_text = self.part.model_id in self.live.deployment.holding
-        return relay_for(self.inbound.wire, hold_text=hold_text, head=self._repeated(), usage=self._wants_usage())
+        return relay_for(self.wire, hold_text=hold_text, head=self._repeated(), usage=self._wants_usage())
 
     def _wants_usage(self) -> bool:
-        options = self.inbound.given.head.get("stream_options")
+        options = self.given.head.get("stream_options")
         return isinstance(options, dict) and bool(cast("dict[str, Any]", options).get("include_usage"))
 
     def _repeated(self) -> dict[str, Any]:
         """What a reply repeats of its request, as the caller wrote it: no tool and no instruction that is not the caller's own."""
-        if self.inbound.wire != "responses" or not _mediates(self.settings, self.judged[0].ruling):
+        if self.wire != "responses" or not _mediates(self.settings, self.judged[0].ruling):
             return {}
         said: dict[str, Any] = dict.fromkeys(("instructions", "tools", "tool_choice"))
-        edit.of(self.inbound.wire).echo(said, body.read(self.inbound.given.raw))
+        edit.of(self.wire).echo(said, body.read(self.given.raw))
         del said["model"]
         return said
 
     async def _relay_reply(self, response: Response, wire: WireName) -> tuple[Relay, Turn]:
-        inbound, limits = self.inbound, self.live.deployment.limits
+        limits = self.live.deployment.limits
         relay = self.relay
         if relay is None or (not self.rounds and not relay.released):
             relay = self.relay = self._new_relay()
         else:  # whatever came of this round from another target is no part of the answer
             relay.restart()
-        translator = None if wire == inbound.wire else StreamTranslator(wire, inbound.wire)
+        translator = None if wire == self.wire else StreamTranslator(wire, self.wire)
         try:
             if not response.streamed:
                 # Some answer a request for a stream in one piece.
                 given, _ = self._whole_reply(await response.read(body.MAX_BYTES), wire)
-                await self._send(relay.feed(render(inbound.wire, given)) + relay.close())
+                await self._send(relay.feed(render(self.wire, given)) + relay.close())
                 return relay, relay.turn()
             async for chunk in response.chunks():
                 data = chunk if translator is None else translator.feed(chunk)
@@ -991,12 +983,18 @@ class Exchange:
             return []
         return [call for call in ruling.calls if call.status == "allow" and call.name in self.injected]
 
-    async def _answer(self, request_turn: Turn, request: Ruling, reply: _Reply, ruling: Ruling) -> None:
+    async def _go_on(self, request_turn: Turn, request: Ruling, reply: _Reply, ruling: Ruling) -> None:
         """Every call of a reply that none is left for the caller of: run here, or answered with why not. Then the model goes on."""
         answers = await self._answers(request_turn, request, reply, ruling)
         named = tuple(replace(call, status="allow") for call in ruling.calls)
-        edit.of(self.inbound.wire).keep_calls(reply.body, named)
+        edit.of(self.wire).keep_calls(reply.body, named)
         self.rounds.append(_Round(reply.body, answers, _change(ruling)))
+        relay = self.relay
+        if relay is not None:
+            if reply.held is not None:  # nobody has streamed it: it is a round like any other from here on
+                held_round = relay.feed(render(self.wire, reply.body))
+                await self._send(held_round + relay.close())
+            relay.next_round(_change(ruling))
 
     async def _answers(
         self, request_turn: Turn, request: Ruling, reply: _Reply, ruling: Ruling
@@ -1027,7 +1025,7 @@ class Exchange:
         gateway.metrics.server_tool(call.name, "error" if run.is_error else "ok")
         result = Turn(
             "result",
-            self.inbound.wire,
+            self.wire,
             request_turn.model,
             (
                 CallItem(call.call_id, call.name, item.arguments),
@@ -1102,7 +1100,7 @@ class Exchange:
 
     async def _read_splices(self, turn: Turn) -> None:
         names = self.session.registers[SPLICES]
-        present = set(self.inbound.given.ids)
+        present = set(self.given.ids)
         scope = scope_key("session_id", turn.caller)
         found: list[Splice] = []
         for name in names:
@@ -1138,12 +1136,12 @@ class Exchange:
             passed = [call.call_id for call in calls if call.status == "allow"]
             self.gateway.sessions.remember(caller.tenant, caller.session_id, passed)
         change = _change(ruling)
-        edits = edit.of(self.inbound.wire)
+        edits = edit.of(self.wire)
         if self.relay is not None:
             if reply.held is not None:
                 edits.keep_calls(reply.body, calls, change=change)
                 reply.body.update(self._repeated())
-                await self._send(render(self.inbound.wire, reply.body, usage=self._wants_usage()))
+                await self._send(render(self.wire, reply.body, usage=self._wants_usage()))
             else:
                 await self._send(self.relay.release(calls, change))
             await self.sink.finish()
@@ -1154,7 +1152,7 @@ class Exchange:
             if one.change is not None:
                 edits.rewrite(one.reply, one.change)
             answer = edits.join(one.reply, answer)
-        if self.inbound.wire == "responses":
+        if self.wire == "responses":
             answer.update(self._repeated())
         self.started = True
         await self.sink.answer(200, self._headers(), body.write(answer))
@@ -1177,7 +1175,7 @@ class Exchange:
         found = [(b"x-wardwright-receipt-id", self.receipt_id.encode())]
         if self.selected:
             found.append((b"x-wardwright-selected-model", self.selected.encode()))
-        if session := self.inbound.turn.caller.session_id:
+        if session := self.turn.caller.session_id:
             found.append((b"x-wardwright-session-id", session.encode()))
         return found
 
@@ -1193,7 +1191,7 @@ class Exchange:
                 self._failed(error)
                 refusal = self._refusal(503, "governance_unavailable", "governance_unavailable", FAILED)
         self.gateway.metrics.refused(refusal.kind)
-        wire = self.inbound.wire
+        wire = self.wire
         if self.started:
             relay = self.relay
             await self.sink.write(b"" if relay is None else relay.refuse(refusal))

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import orjson
 
 from wardwright.errors import WireError, raised_at
-from wardwright.exchange import FAILED, Exchange, Header, Inbound
+from wardwright.exchange import FAILED, Exchange, Header
 from wardwright.http import auth, guard
 from wardwright.http.auth import Principal
 from wardwright.http.service import Service
@@ -176,7 +176,7 @@ class App:
             if isinstance(exchange, Refusal):
                 await self._told(wire, sink, exchange)
                 return
-            if sender is None or exchange.inbound.turn.stream:
+            if sender is None or exchange.turn.stream:
                 attendance = _Attendance(exchange, receive, sender, self._loop, metrics)
             else:
                 attendance = _Presence(sender, self._loop)
@@ -255,11 +255,14 @@ class App:
             trusted = trust.trusted
             if trust.refused:
                 notes = (*notes, trust.refused)
-        inbound = Inbound(wire, given, turn, caller, trusted, headers.get(_APPROVAL, ""), notes)
+        forwarded: tuple[tuple[str, str], ...] = ()
         if wire == "anthropic" and (beta := headers.get(_BETA)) is not None:
             # What it switches on stands in the body, field by field, and was read there.
-            inbound.forwarded = ((_BETA, beta),)
-        return Exchange(gateway, inbound, sink, live, part, self._loop)
+            forwarded = ((_BETA, beta),)
+        approval = headers.get(_APPROVAL, "")
+        return Exchange(
+            gateway, live, part, self._loop, sink, wire, given, turn, caller, trusted, approval, notes, forwarded
+        )
 
     async def _told(self, wire: WireName, sink: Sink, refusal: Refusal) -> None:
         self.gateway.metrics.refused(refusal.kind)
@@ -353,7 +356,7 @@ class _Attendance(_Presence):
         self._loop = loop
         self._metrics = metrics
         self._quiet = exchange.live.deployment.limits.keep_alive_ms / 1000
-        self._stream = exchange.inbound.turn.stream
+        self._stream = exchange.turn.stream
         self._watching: asyncio.Task[None] | None = None
         self._comment: asyncio.Task[None] | None = None
         if self._stream:
