@@ -90,29 +90,31 @@ class Histogram:
 class Outcomes:
     """How often something ended how, and how long that took: told as a counter by both labels and a histogram by the first."""
 
-    __slots__ = ("counter", "histogram", "series", "waiting")
+    __slots__ = ("counter", "histogram", "per_second", "series", "waiting")
 
-    def __init__(self, counter: Counter, histogram: Histogram) -> None:
+    def __init__(self, counter: Counter, histogram: Histogram, per_second: float = 1) -> None:
         self.counter = counter
         self.histogram = histogram
+        self.per_second = per_second
+        """Of the units in which it is told how long something took."""
         self.waiting: dict[tuple[str, str | int], list[float]] = {}
         """What took how long, not counted yet: many at once cost a third of one by one."""
         self.series: dict[tuple[str, str | int], tuple[list[int], list[float]]] = {}
         """Buckets; and the seconds in all, with how many nobody timed."""
 
-    def observe(self, value: float, label: str, outcome: str | int) -> None:
+    def observe(self, label: str, outcome: str | int, took: float | None = None) -> None:
+        """Without a time: one that nobody timed."""
+        if took is None:
+            key = label, outcome
+            self.series[key if key in self.series else self._begun(label, outcome)][1][1] += 1
+            return
         try:
             waiting = self.waiting[label, outcome]
         except KeyError:
             waiting = self.waiting[self._begun(label, outcome)]
-        waiting.append(value)
+        waiting.append(took)
         if len(waiting) >= _AT_ONCE:
             self._count()
-
-    def add(self, label: str, outcome: str | int) -> None:
-        """One that nobody timed."""
-        key = label, outcome
-        self.series[key if key in self.series else self._begun(label, outcome)][1][1] += 1
 
     def _begun(self, label: str, outcome: str | int) -> tuple[str, str | int]:
         key = (label, outcome) if len(self.series) < MAX_SERIES else ("other", "other")
@@ -125,6 +127,8 @@ class Outcomes:
             if not waiting:
                 continue
             buckets, totals = self.series[key]
+            if self.per_second != 1:
+                waiting[:] = [took / self.per_second for took in waiting]
             # In the order in which they came, as if each had been added at once.
             totals[0] = sum(waiting, totals[0])
             waiting.sort()
@@ -200,6 +204,7 @@ class Metrics:
         self._decisions = Outcomes(
             Counter("wardwright_decisions_total", "Rulings.", ("gate", "decision")),
             Histogram("wardwright_gate_seconds", "Time to judge and commit.", ("gate",), SHORT_S),
+            1e6,
         )
         self._attempts = Outcomes(
             Counter("wardwright_upstream_attempts_total", "Targets tried.", ("provider", "status")),
@@ -217,14 +222,15 @@ class Metrics:
             self._commits,
             self._server_tools,
         ]
+        # What every request counts is called without a step between.
+        self.answered = self._requests.observe
+        """A request of this wire, with which status, after how many seconds."""
+        self.decided = self._decisions.observe
+        """At which gate, how, and how many microseconds it took."""
+        self.upstream = self._attempts.observe
+        """Which provider was tried, how that ended, after how many seconds."""
         self._gauges: dict[str, Gauge] = {}
         self.gauge("wardwright_open_streams", "Streams under way.", lambda: self._streams)
-
-    def answered(self, wire: str, status: int, seconds: float | None = None) -> None:
-        if seconds is None:
-            self._requests.add(wire, status)
-        else:
-            self._requests.observe(seconds, wire, status)
 
     def refused(self, kind: str) -> None:
         self._refusals.add(kind)
@@ -232,12 +238,6 @@ class Metrics:
     def failed(self, error: BaseException) -> None:
         """Something went wrong inside. Its class is counted; what it says may hold what a caller wrote."""
         self._failures.add(type(error).__name__)
-
-    def decided(self, gate: str, decision: str, elapsed_us: float) -> None:
-        self._decisions.observe(elapsed_us / 1e6, gate, decision)
-
-    def upstream(self, provider: str, status: str, seconds: float) -> None:
-        self._attempts.observe(seconds, provider, status)
 
     def first_byte(self, wire: str, seconds: float) -> None:
         self._first_byte.observe(seconds, wire)

@@ -3,6 +3,7 @@ paths beside them, and the beginning and end of the process."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import orjson
@@ -30,13 +31,16 @@ class Front:
         self._app: App | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.answer(scope, receive, send)
+
+    def answer(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """The same, for a server that takes an application for what it is: without a coroutine around that of every request."""
         app = self._app
-        if app is not None and scope["type"] == "http":
-            await app(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            await _answer(send, 503, {"error": {"type": "governance_unavailable", "message": "Not started."}})
+        if scope["type"] != "http":
+            return self._live(receive, send) if scope["type"] == "lifespan" else _nothing()
+        if app is None:
+            return _answer(send, 503, {"error": {"type": "governance_unavailable", "message": "Not started."}})
+        return app(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -122,6 +126,10 @@ def _no_message(refusal: Refusal | None) -> tuple[int, Any]:
     message = "Of Messages only POST /v1/messages is served here: no counts of tokens, no batches."
     found = refusal or Refusal(404, "not_found_error", "not_found", message)
     return found.status, edit.of("anthropic").refusal(found)
+
+
+async def _nothing() -> None:
+    """To a scope of another kind."""
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:

@@ -133,7 +133,7 @@ def _loop(serving: Coroutine[Any, Any, None]) -> None:
 async def _serve(service: Service, sockets: Sequence[socket.socket], said: Connection | None = None) -> None:
     loop = asyncio.get_running_loop()
     limits = service.deployment.limits
-    server = Server(front(service), Limits(head_bytes=max(HEAD_BYTES, 2 * limits.header_bytes)))
+    server = Server(front(service).answer, Limits(head_bytes=max(HEAD_BYTES, 2 * limits.header_bytes)))
 
     def stop() -> None:
         """The first signal lets streams end, the second does not."""
