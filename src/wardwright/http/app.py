@@ -148,17 +148,20 @@ class App:
 
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
         service, metrics = self.service, self.gateway.metrics
-        sent: dict[bytes, bytes] = dict(scope["headers"])
+        raw_headers: Sequence[Header] = scope["headers"]
+        sent = dict(raw_headers)
         headers: dict[str, str] = {}
-        for header in sent:
+        size = 0
+        for header, value in raw_headers:
+            size += len(header) + len(value)
             if header in _NAMES:
-                headers[_NAMES[header]] = sent[header].decode("latin-1")
+                headers[_NAMES[header]] = value.decode("latin-1")
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
             return
         sender: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
         sink = Sink(send, sender, guard.cors(headers, service.hosts) if "origin" in headers else ())
-        principal = self._admitted(scope, sent, headers)
+        principal = self._admitted(scope, sent, size, headers)
         if isinstance(principal, Refusal):
             await self._told(wire, sink, principal)
             return
@@ -205,10 +208,12 @@ class App:
             if sink.began is not None:
                 metrics.first_byte(wire, sink.began - since)
 
-    def _admitted(self, scope: Scope, sent: Mapping[bytes, bytes], headers: Mapping[str, str]) -> Principal | Refusal:
+    def _admitted(
+        self, scope: Scope, sent: Mapping[bytes, bytes], size: int, headers: Mapping[str, str]
+    ) -> Principal | Refusal:
         """Who asks, or why nothing more of it is read."""
         service, limits = self.service, self.gateway.live.deployment.limits
-        refusal = guard.check(scope, sent, service.hosts, limits.header_bytes)
+        refusal = guard.check_sized(scope, sent, size, service.hosts, limits.header_bytes, False)
         if refusal is not None:
             return refusal
         if scope["method"] != "POST":

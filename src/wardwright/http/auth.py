@@ -371,7 +371,8 @@ class Authenticator:
         )
         for name, header in principal.claims:
             if header in headers:
-                value = _claimed(headers[header])
+                value = headers[header]
+                value = value.strip() if value.isascii() else _claimed(value)
                 if len(value) > MAX_CLAIM or not value.isprintable():
                     return Refusal(
                         400,

@@ -108,10 +108,17 @@ def check(
 ) -> Refusal | None:
     """Why this request is not read at all; None when it is in order. `headers` are those of the ASGI scope, by name: what is in order
     is compared as it came, and never decoded. `form`: to one of our pages, which take forms and no JSON."""
-    raw: RawHeaders = scope["headers"]
     size = 0
-    for name, value in raw:
+    for name, value in scope["headers"]:
         size += len(name) + len(value)
+    return check_sized(scope, headers, size, hosts, header_bytes, form)
+
+
+def check_sized(
+    scope: Mapping[str, Any], headers: Mapping[bytes, bytes], size: int, hosts: Hosts, header_bytes: int, form: bool
+) -> Refusal | None:
+    """The same for who has looked at all headers before: `size` is what their names and values have together."""
+    raw: RawHeaders = scope["headers"]
     if size > header_bytes or len(raw) > MAX_HEADERS:
         return Refusal(
             431,
