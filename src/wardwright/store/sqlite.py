@@ -101,6 +101,8 @@ _LOG_PAGES: Final = 16_384
 """A write-ahead log longer than this (64 MB) is made to start anew."""
 _PLACES: Final = 16_384
 _RECENT: Final = 4_096
+_ROWS: Final = 48
+"""Rows that are put by one statement."""
 _NEW_SCOPE: Final = "INSERT INTO scope (key) VALUES (?)"
 _PUT: Final = (
     "INSERT INTO posting SELECT ?1, value, substr(?4, key * ?2 + 1, ?2) FROM json_each(?3) WHERE true "
@@ -145,16 +147,47 @@ _Indexed: TypeAlias = tuple[int, str, str, list[str]]
 """What of a receipt is indexed: time, id, scope and tags."""
 
 
+class _Insert:
+    """One statement for many rows: a step for each row costs more than the row does."""
+
+    __slots__ = ("_into", "_row", "_statements", "_width")
+
+    def __init__(self, into: str, row: str) -> None:
+        self._into = into
+        self._row = row
+        self._width = row.count("?")
+        self._statements: dict[int, str] = {}
+        """By the number of columns, so that the connection knows each by heart."""
+
+    def put(self, cursor: sqlite3.Cursor, columns: list[Any]) -> None:
+        """`columns`: those of all rows, one behind the other. Rows are put in their order."""
+        step = self._width * _ROWS
+        while len(columns) > step:
+            self.put(cursor, columns[:step])
+            columns = columns[step:]
+        statement = self._statements.get(len(columns))
+        if statement is None:
+            values = ", ".join([self._row] * (len(columns) // self._width))
+            statement = self._statements[len(columns)] = f"{self._into} VALUES {values}"
+        cursor.execute(statement, columns)
+
+
+_PUT_CELLS: Final = _Insert("INSERT OR REPLACE INTO cell", "(?, ?, ?, ?)")
+_PUT_CALLS: Final = _Insert("INSERT OR IGNORE INTO call", "(?, ?)")
+_PUT_RECEIPTS: Final = _Insert("INSERT INTO receipt", "(?, ?, ?, ?, ?, ?, NULL, ?)")
+
+
 class _Batch:
     """What the commits of one transaction write, gathered so that each table is met once."""
 
     __slots__ = ("calls", "cells", "end", "receipts", "recent")
 
     def __init__(self, end: tuple[str, int, bytes | bytearray]) -> None:
-        self.cells: list[tuple[int, bytearray, int, bytearray]] = []
+        # Column behind column, as they are given to the statements.
+        self.cells: list[int | bytearray] = []
         """With 0 for no number: None, too, would be looked for in vain."""
-        self.calls: list[tuple[int, int]] = []
-        self.receipts: list[tuple[int, bytearray, int, bytes | bytearray, bytearray, bytearray, bytearray]] = []
+        self.calls: list[int] = []
+        self.receipts: list[int | bytes | bytearray] = []
         self.recent: dict[int, _Indexed] = {}
         self.end = end
         """Writer, sequence and hash of the last link."""
@@ -165,14 +198,14 @@ class _Batch:
         sequence, hashed = link.sequence, bytearray.fromhex(link.hash)
         receipt_id, at_ms, scope = receipt.id, receipt.at_ms, receipt.scope
         row_id, row_scope = bytearray(receipt_id, "utf-8", "surrogatepass"), bytearray(scope, "utf-8", "surrogatepass")
-        self.receipts.append((sequence, row_id, at_ms, previous, hashed, row_scope, bytearray(payload)))
+        self.receipts += (sequence, row_id, at_ms, previous, hashed, row_scope, bytearray(payload))
         self.recent[sequence] = (at_ms, receipt_id, scope, tags)
         self.end = (writer, sequence, hashed)
         return link
 
     def flush(self, cursor: sqlite3.Cursor) -> None:
         if self.cells:
-            cursor.executemany("INSERT OR REPLACE INTO cell VALUES (?, ?, nullif(?, 0), ?)", self.cells)
+            _PUT_CELLS.put(cursor, self.cells)
             self.cells = []
 
 
@@ -570,20 +603,20 @@ class SqliteStore:
             version = change.base_version + 1
             # The next commit of the batch is checked against it; should the batch fail, all places are forgotten.
             self._places[scope] = (number, version)
-            add = batch.cells.append
-            add((number, _HEAD, version, bytearray(rows.dump_head(delta.at_ms, change.head))))
+            cells = batch.cells
+            cells += (number, _HEAD, version, bytearray(rows.dump_head(delta.at_ms, change.head)))
             removed: list[tuple[int, bytearray]] = []
             for (rule, sub), value in change.registers.items():
                 name = _register_name(rule) + rows.key(sub)
                 if value is None:
                     removed.append((number, name))
                 else:
-                    add((number, name, 0, bytearray(rows.dump(value))))
+                    cells += (number, name, 0, bytearray(rows.dump(value)))
             for name, entry in change.ledger.items():
                 call = 0 if entry.status == "observed" else rows.ruled_call(scope, name, entry) or 0
                 if call:
-                    batch.calls.append((call, number))
-                add((number, _LEDGER + rows.key(name), call, bytearray(rows.dump([*entry]))))
+                    batch.calls += (call, number)
+                cells += (number, _LEDGER + rows.key(name), call, bytearray(rows.dump([*entry])))
             if removed:
                 # A later commit may set it again, an earlier one may have set it: the order must stay.
                 batch.flush(cursor)
@@ -600,13 +633,13 @@ class SqliteStore:
         batch.flush(cursor)
         if batch.calls:
             # A table of its own, because an index of cells would repeat their names: four times the pages, each touched at random.
-            cursor.executemany("INSERT OR IGNORE INTO call VALUES (?, ?)", batch.calls)
+            _PUT_CALLS.put(cursor, batch.calls)
         if batch.receipts:
-            cursor.executemany("INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, NULL, ?)", batch.receipts)
+            _PUT_RECEIPTS.put(cursor, batch.receipts)
             _, last, hashed = batch.end
             moved = cursor.execute(
                 "UPDATE chain SET sequence = ?, previous_hash = ?, hash = ? WHERE hash = ?",
-                (last, batch.receipts[-1][3], hashed, self._end[2]),
+                (last, batch.receipts[-4], hashed, self._end[2]),
             )
             if not moved.rowcount:
                 raise StoreUnavailable(f"store {self._path}: the head of its chain is gone")
