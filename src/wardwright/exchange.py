@@ -874,7 +874,7 @@ class Exchange:
         turn.model, turn.caller, turn.tools = request_turn.model, request_turn.caller, request_turn.tools
         turn.stream, turn.target, turn.elapsed_ms = request_turn.stream, reply.target.model, reply.elapsed_ms
         turn.request, turn.server_tools, turn.remote_tools = request.request, self.injected, request_turn.remote_tools
-        turn.response_format = request_turn.response_format
+        turn.response_format, turn.repeated = request_turn.response_format, request_turn.repeated
         turn.released = self.relay is not None and self.relay.released
         turn.claims = None
         if turn.usage is not None and reply.target.price is not None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wardwright import compile_plan, load_config
 from wardwright.gateway import govern
 from wardwright.history import EMPTY_SCOPE, Registers, apply, scope_key
-from wardwright.wire import Caller, Turn, chat_completions
+from wardwright.wire import Caller, CallItem, Turn, chat_completions
 from wardwright.wire.growth import Transcripts
 
 PLAN = compile_plan(
@@ -71,10 +71,15 @@ def test_a_conversation_is_judged_as_if_every_request_were_read_alone(data: st.D
         expected, other = judged(other, chat_completions.parse_request(raw))
         assert said == expected
         if data.draw(st.booleans()):
-            reply = {"choices": [{"index": 0, "message": data.draw(ANSWERS)}]}
-            said, one = judged(one, chat_completions.parse_reply(json.dumps(reply).encode()))
+            answer = data.draw(ANSWERS)
+            reply = {"choices": [{"index": 0, "message": answer}]}
+            answered = chat_completions.parse_reply(json.dumps(reply).encode())
+            answered.repeated = turn.repeated
+            said, one = judged(one, answered)
             expected, other = judged(other, chat_completions.parse_reply(json.dumps(reply).encode()))
             assert said == expected
+            if data.draw(st.booleans()):
+                messages = [*messages, answer]  # as an agent does
         if data.draw(st.integers(0, 3)) == 0 and len(messages) > 1:
             messages = messages[:-1]
         messages = [*messages, *data.draw(st.lists(MESSAGES, max_size=3))]
@@ -83,3 +88,17 @@ def test_a_conversation_is_judged_as_if_every_request_were_read_alone(data: st.D
 def _called(turn: Turn) -> Turn:
     turn.caller = CALLER
     return turn
+
+
+def test_little_is_remembered_of_what_a_reply_said() -> None:
+    """W3: arguments of any length pass, and only short ones are kept until the next request shows them again."""
+    transcripts, registers = Transcripts(), Registers({SCOPE: EMPTY_SCOPE}, b"k" * 32)
+    _, turn = transcripts.read("somebody", b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}')
+    _, registers = judged(registers, turn)
+    texts = ["{}", json.dumps({"text": "x" * 1_000}), json.dumps({"text": "y" * 1_000})]
+    calls = [CallItem(f"id{index}", "ping", text) for index, text in enumerate(texts)]
+    answered = Turn("reply", "chat_completions", "m", calls)
+    answered.repeated = turn.repeated
+    judged(registers, answered)
+    assert turn.repeated is not None
+    assert list(turn.repeated.said) == texts[:2]

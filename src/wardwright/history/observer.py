@@ -64,6 +64,8 @@ MAX_EVENTS: Final = 1_000
 """… and calls, results and hosted events of one reply that are judged. What has more is refused."""
 MAX_SHARED: Final = 64
 """Surfaces known by identity."""
+MAX_SAID: Final = 2_000
+"""Letters of arguments that are remembered of a reply until the next request."""
 
 
 _SHAPE: Final = STORED_FIELDS[:14]
@@ -329,7 +331,7 @@ def _read(turn: Turn, length: int, key: bytes) -> tuple[Any, bool, str, str]:
             hasher.update(b"," + written)
     else:
         words, ids = _walk(items, set())
-        before.key, before.keyed = key, _sha256(key)
+        before.key, before.keyed, before.said = key, _sha256(key), {}
         first, hasher = "", before.keyed.copy()
         if 0 < length <= len(words):
             hasher.update(_written(words[:length]))
@@ -685,7 +687,9 @@ class Observer:
         words_from = min(unanswered, known) if waiting else known
         seen.words_from = count
         calls: dict[str, CallItem] = {}
-        digests: dict[str, str] = {}
+        digests: dict[str, tuple[str, Any]] = {}
+        repeated = turn.repeated
+        last_said = None if repeated is None else repeated.said
         every: dict[str, CallItem] | None = None
         user_turns: list[int] = []
         met_known = known > 0
@@ -761,10 +765,14 @@ class Observer:
                 name = f"c:{call_id}"
                 entry = ledger.get(name)
                 raw, arguments = item.name, item.arguments
-                form, parsed = canonical(arguments)
-                hasher = keyed.copy()
-                hasher.update(form)
-                arguments_digest = digests[call_id] = hasher.hexdigest()[:32]
+                last = last_said.get(arguments) if last_said else None
+                if last is None:
+                    form, parsed = canonical(arguments)
+                    hasher = keyed.copy()
+                    hasher.update(form)
+                    last = hasher.hexdigest()[:32], parsed
+                digests[call_id] = last
+                arguments_digest, parsed = last
                 marks: tuple[Mark, ...] = ()
                 repeat = False
                 if entry is None:
@@ -982,13 +990,14 @@ class Observer:
         index: int,
         call_id: str,
         call: CallItem | None,
-        said: str | None,
+        said: tuple[str, Any] | None,
         in_tail: bool,
         repairing: dict[str, ToolFact | None],
         news_turn: int,
         met_known: bool,
     ) -> None:
-        """`hasher` has read the key alone; `said`: the digest of its call's arguments, where that was made already."""
+        """`hasher` has read the key alone; `said`: the digest of its call's arguments, where that was made already, and what was parsed
+        of them."""
         key, learnt, content = seen.key, seen.ledger, item.content
         hasher.update(content.encode("utf-8", "surrogatepass"))
         result_digest = hasher.hexdigest()[:32]
@@ -996,7 +1005,11 @@ class Observer:
         called = learnt.get(name)
         if called is None:
             called = ledger.get(name)
-            if called is not None and call is not None and (said or digest(key, call.arguments)) != called[2]:
+            if (
+                called is not None
+                and call is not None
+                and (digest(key, call.arguments) if said is None else said[0]) != called[2]
+            ):
                 call = None  # not the arguments it was called with
         name = f"r:{call_id}"
         entry = learnt.get(name) or ledger.get(name)
@@ -1007,7 +1020,7 @@ class Observer:
             if (now and met_known) or (call is None and (now or turn.gate == "request")):
                 marks = _FORGED
             raw = call.name if call is not None else item.name
-            arguments_digest = "" if call is None else said or digest(key, call.arguments)
+            arguments_digest = "" if call is None else digest(key, call.arguments) if said is None else said[0]
         else:
             # The ledger knows which tool was called; a transcript that renames the call launders nothing.
             ruled, raw, arguments_digest, _, _, forged = called
@@ -1055,9 +1068,12 @@ class Observer:
         fact.repeat = repeat
         fact.ordinal = 0
         fact.item = index
-        fact.arguments = None if call is None else call.arguments
+        fact.arguments = fact.parsed = fact.schema = fact.kind = None
+        if call is not None:
+            fact.arguments = call.arguments
+            if said is not None:
+                fact.parsed = said[1]
         fact.content = content
-        fact.schema = fact.parsed = fact.kind = None
         fact.invalid_arguments = False
         invalid = False
         flagged = item.is_error
@@ -1193,6 +1209,11 @@ class Observer:
         learnt = seen.ledger
         repairing: dict[str, ToolFact | None] = {}
         called: CallItem | None = None
+        before = turn.repeated
+        said: dict[str, tuple[str, Any]] | None = None
+        if before is not None and before.key == key:
+            said = before.said = {}
+        room = MAX_SAID
         for index, item in enumerate(items):
             if type(item) is TextItem:
                 continue
@@ -1203,6 +1224,8 @@ class Observer:
                 raw, arguments, call_id = item.name, item.arguments, item.id
                 form, parsed = canonical(arguments)
                 arguments_digest = _sha256(key + form).hexdigest()[:32]
+                if said is not None and (room := room - len(arguments)) >= 0:
+                    said[arguments] = arguments_digest, parsed
                 name, held = f"c:{call_id}", False
                 if not call_id or name in learnt or name in ledger or len(call_id) > MAX_ID:
                     call_id, held = self._call_id(turn, session, seen, item, arguments_digest, index, key)

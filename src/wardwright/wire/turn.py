@@ -147,7 +147,7 @@ class Repeated:
     """What was worked out of the items that the requests of one conversation repeat. Whoever reads requests hands it from one to
     the next; the items it covers are the very same objects in each of them. Written by the history alone."""
 
-    __slots__ = ("digest", "hasher", "ids", "key", "keyed", "length")
+    __slots__ = ("digest", "hasher", "ids", "key", "keyed", "length", "said")
 
     def __init__(self) -> None:
         self.length = 0
@@ -160,6 +160,9 @@ class Repeated:
         self.hasher: Any = None
         self.ids: set[str] | None = None
         """Of their calls; None: some cannot be names."""
+        self.said: dict[str, tuple[str, Any]] = {}
+        """The arguments of the calls of the last reply, which the next request shows again: by their text, their digest and what was
+        parsed of them. Few and short ones."""
 
 
 @dataclass(slots=True)
@@ -199,7 +202,7 @@ class Turn:
     request: str = ""
     """Reply and result: `Ruling.request` of the request they answer. Empty: whatever request still waits for a reply."""
     repeated: Repeated | None = field(default=None, compare=False, repr=False)
-    """Request: where the conversation's reader remembers it."""
+    """Where the conversation's reader remembers it: of a request, and of the reply to it."""
 
 
 _new = object.__new__
