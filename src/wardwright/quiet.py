@@ -2,7 +2,8 @@
 
 `row` gives what `receipts.record(receipts.build(...))` gives, byte for byte; those two say what a receipt is, and whatever is not
 quiet goes to them. What is the same from exchange to exchange is written once and remembered per model: what a kind of event says
-of itself, the tools of a surface, the rules that looked. It is learnt from a receipt that was built the long way. Never a body.
+of itself, who asked, the tools of a surface, the rules that looked. The last is learnt from a receipt that was built the long way.
+Never a body.
 """
 
 from __future__ import annotations
@@ -20,28 +21,33 @@ from wardwright.history import ReceiptRow, scope_key
 from wardwright.history.observer import MAX_SURFACE_BYTES, MAX_SURFACES_BYTES
 from wardwright.policy.rules import Rule, Ruling
 from wardwright.receipts import Judged, Outcome, Rules
-from wardwright.wire.turn import Caller
+from wardwright.wire.turn import Caller, Turn, Usage
 
 _KINDS: Final = 1_024
+_CALLERS: Final = 1_024
+_FRAMES: Final = 256
 _SURFACES: Final = 64
 _LOOKS: Final = 256
 _LONG: Final = 1_024
 """Callers choose names: one that makes more text than this is not remembered."""
 _MANY: Final = 64
 """Likewise events of one exchange."""
+_MOST: Final = 2**53
+"""Numbers up to here are written as they are."""
 _OWN: Final = frozenset({"arguments_digest", "ordinal", "result_digest", "tool_call_id"})
 """What every event has for itself, in the order of a receipt."""
 
-_Tags: TypeAlias = dict[tuple[str, str], str]
-"""Each with its `name=value`, in the order they are met."""
+_Tags: TypeAlias = dict[str, None]
+"""Each as `name=value`, in the order they are met."""
 
 
 class _Kind:
     """What events have in common that differ in what is their own alone."""
 
-    __slots__ = ("parts", "tags")
+    __slots__ = ("answered", "parts", "tags")
 
     def __init__(self, fact: ToolFact) -> None:
+        self.answered = bool(fact.result_digest)
         self.parts: list[str] = []
         """The text before, between and behind what is its own."""
         text, before = "", "{"
@@ -61,7 +67,42 @@ class _Kind:
             "tool_risk_class": fact.risk_class,
             "tool_source": fact.source,
         }
-        self.tags: _Tags = {(name, value): f"{name}={value}" for name, value in tags.items() if value}
+        self.tags: _Tags = {f"{name}={value}": None for name, value in tags.items() if value}
+
+
+class _Asker:
+    """What is told of one caller."""
+
+    __slots__ = ("scope", "tags", "text")
+
+    def __init__(self, caller: Caller, named: Mapping[str, str]) -> None:
+        self.text = _written(named)
+        self.scope = scope_key("session_id", caller)
+        self.tags: _Tags = {"kind=exchange": None}
+        for name in receipts.CALLER_TAGS:
+            if name in named:
+                self.tags[f"{name}={named[name]}"] = None
+
+
+class _Frame:
+    """What is told of exchanges that had the same model, plan, wire and outcome."""
+
+    __slots__ = ("final", "request", "tags", "wire")
+
+    def __init__(self, asked: Turn, outcome: Outcome, plan_hash: str) -> None:
+        model, selected = asked.model, outcome.selected_model
+        chosen = f',"selected_model":{quoted(selected)}' if selected else ""
+        named = f'"model":{quoted(model)},' if model else ""
+        stream = "true" if asked.stream else "false"
+        self.final = f'"http_status":{outcome.http_status}{chosen},"status":"{outcome.status}"'
+        self.request = f',"kind":"exchange","plan_hash":{quoted(plan_hash)},"request":{{{named}"stream":{stream},'
+        self.wire = f',"wire":"{asked.wire}"}},"version":1}}'
+        self.tags: _Tags = {}
+        if model:
+            self.tags[f"model={model}"] = None
+        if selected:
+            self.tags[f"selected_model={selected}"] = None
+        self.tags[f"status={outcome.status}"] = None
 
 
 class _Looked:
@@ -79,10 +120,14 @@ class _Looked:
 class Memo:
     """What the receipts of one model have said before. Each part is bounded, and forgotten whole when it is full."""
 
-    __slots__ = ("kinds", "looks", "surface_bytes", "surfaces")
+    __slots__ = ("callers", "frames", "kinds", "looks", "shapes", "surface_bytes", "surfaces")
 
     def __init__(self) -> None:
+        self.callers: dict[tuple[str, ...], _Asker] = {}
+        self.frames: dict[tuple[str | int, ...], _Frame] = {}
         self.kinds: dict[tuple[Any, ...], _Kind] = {}
+        self.shapes: dict[object, _Kind] = {}
+        """Those of them that the observer has made many facts of, by `ToolFact.kind`."""
         self.surfaces: dict[int, tuple[tuple[ToolFact, ...], str]] = {}
         """By the identity of the first tool, which is kept: no other one can have it."""
         self.surface_bytes = 0
@@ -114,15 +159,8 @@ def row(
 def _quiet(receipt_id: str, judged: Sequence[Judged], outcome: Outcome, rules: Rules, key: bytes) -> ReceiptRow | None:
     """None: something happened that only the long way tells."""
     asked, last = judged[0].turn, judged[-1]
-    caller = asked.caller
-    named = receipts.caller_kept(caller)
-    if (
-        not (named and last.ruling.plan_hash)
-        or outcome.error
-        or outcome.server_tools
-        or outcome.mediation
-        or asked.claims is not None
-    ):
+    plan_hash = last.ruling.plan_hash
+    if not plan_hash or outcome.error or outcome.server_tools or outcome.mediation or asked.claims is not None:
         return None
     for one in judged:
         if not _is_quiet(one):
@@ -130,6 +168,9 @@ def _quiet(receipt_id: str, judged: Sequence[Judged], outcome: Outcome, rules: R
     memo = rules.memo
     if not isinstance(memo, Memo):
         memo = rules.memo = Memo()
+    asker = _asker(memo, asked.caller)
+    if asker is None:
+        return None
     looks = tuple([one.ruling.considered for one in judged])
     looked = memo.looks.get(looks)
     if looked is None:
@@ -139,17 +180,20 @@ def _quiet(receipt_id: str, judged: Sequence[Judged], outcome: Outcome, rules: R
         if len(memo.looks) >= _LOOKS:
             memo.looks.clear()
         memo.looks[looks] = looked
-    tags = _caller_tags(caller)
+    frame = _frame(memo, asked, outcome, plan_hash)
+    tags = asker.tags.copy()
     gates: list[str] = []
-    asked_context = context = usage = ""
-    for place, one in enumerate(judged):
-        turn, ruling, candidates = one.turn, one.ruling, looked.candidates[place]
+    at = asked_context = context = states = usage = ""
+    told: Mapping[str, str] | None = None
+    for one, candidates in zip(judged, looked.candidates, strict=True):
+        turn, ruling = one.turn, one.ruling
+        found = ruling.facts
         events: list[str] = []
         declared: tuple[ToolFact, ...] = ()
-        for fact in ruling.facts:
+        for fact in found:
             if fact.source == "declared_tool":
                 # They stand behind the events.
-                declared = ruling.facts[len(events) :]
+                declared = found[len(events) :]
                 break
             events.append(_event(memo, fact, tags))
         if len(events) < len(ruling.considered):
@@ -165,43 +209,78 @@ def _quiet(receipt_id: str, judged: Sequence[Judged], outcome: Outcome, rules: R
             context = f'{{{surface}{phase},"primary_tool":{events[-1]}}}'
         else:
             context = f"{{{surface}{phase}}}"
+        asked_context = asked_context or context
         bundles = f',"bundles":{_written(ruling.bundles)}' if ruling.bundles else ""
         calls = _calls(ruling) if ruling.calls else ""
         notes = f',"notes":{_written(ruling.notes)}' if ruling.notes else ""
-        states = f',"states":{_written(ruling.states)}' if ruling.states else ""
+        if ruling.states != told:
+            told = ruling.states
+            states = f',"states":{_written(told)}' if told else ""
         target = f',"target":{quoted(turn.target)}' if turn.target else ""
+        at = str(one.at_ms)
         gates.append(
-            f'{{"at_ms":{one.at_ms}{bundles}{calls}{candidates},"decision":"allow","elapsed_us":{one.elapsed_us}{facts},'
+            f'{{"at_ms":{at}{bundles}{calls}{candidates},"decision":"allow","elapsed_us":{one.elapsed_us}{facts},'
             f'"gate":"{ruling.gate}"{notes},{phase}{states}{target}}}'
         )
         if turn.usage is not None:
-            used = turn.usage
-            usage = ',"usage":' + _written(
-                {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens, "price": used.price}
-            )
-        asked_context = asked_context or context
-    ruling = last.ruling
+            usage = _usage(turn.usage)
     attempts = f'"attempts":{_written(outcome.attempts)},' if outcome.attempts else ""
-    selected = f',"selected_model":{quoted(outcome.selected_model)}' if outcome.selected_model else ""
-    model = f'"model":{quoted(asked.model)},' if asked.model else ""
     choice = asked.tool_choice
     chosen = "" if choice is None else f'"tool_choice":{_written(receipts.fields_kept(choice))},'
     body = (
-        f'{{"at_ms":{last.at_ms},"caller":{_written(named)},"decision":{{"decision":"allow","gate":"{ruling.gate}",'
-        f'"gates":[{",".join(gates)}],"tool_context":{context}{looked.selectors}}},"final":{{{attempts}'
-        f'"http_status":{outcome.http_status}{selected},"status":"{outcome.status}"{looked.policy}{usage}}},'
-        f'"id":{quoted(receipt_id)},"kind":"exchange","plan_hash":{quoted(ruling.plan_hash)},"request":{{{model}'
-        f'"stream":{"true" if asked.stream else "false"},{chosen}"tool_context":{asked_context},"wire":"{asked.wire}"}},'
-        '"version":1}'
+        f'{{"at_ms":{at},"caller":{asker.text},"decision":{{"decision":"allow","gate":"{last.ruling.gate}",'
+        f'"gates":[{",".join(gates)}],"tool_context":{context}{looked.selectors}}},"final":{{{attempts}{frame.final}'
+        f'{looked.policy}{usage}}},"id":{quoted(receipt_id)}{frame.request}{chosen}"tool_context":{asked_context}{frame.wire}'
     ).encode()
     if looked.policy:
-        tags["tool_policy_status", "passed"] = "tool_policy_status=passed"
-    if asked.model:
-        tags["model", asked.model] = f"model={asked.model}"
-    if outcome.selected_model:
-        tags["selected_model", outcome.selected_model] = f"selected_model={outcome.selected_model}"
-    tags["status", outcome.status] = f"status={outcome.status}"
-    return ReceiptRow(receipt_id, last.at_ms, scope_key("session_id", caller), body, tuple(tags), list(tags.values()))
+        tags["tool_policy_status=passed"] = None
+    tags.update(frame.tags)
+    return ReceiptRow(receipt_id, last.at_ms, asker.scope, body, None, [*tags])
+
+
+def _asker(memo: Memo, caller: Caller) -> _Asker | None:
+    """None: nothing is known of who asked."""
+    names = (
+        caller.tenant,
+        caller.application,
+        caller.agent,
+        caller.user,
+        caller.session_id,
+        caller.run_id,
+        caller.principal,
+        caller.claimed_session_id,
+    )
+    asker = memo.callers.get(names)
+    if asker is None:
+        named = receipts.caller_kept(caller)
+        if not named:
+            return None
+        asker = _Asker(caller, named)
+        if len(asker.text) <= _LONG:
+            if len(memo.callers) >= _CALLERS:
+                memo.callers.clear()
+            memo.callers[names] = asker
+    return asker
+
+
+def _frame(memo: Memo, asked: Turn, outcome: Outcome, plan_hash: str) -> _Frame:
+    names = (
+        plan_hash,
+        asked.model,
+        asked.stream,
+        asked.wire,
+        outcome.selected_model,
+        outcome.status,
+        outcome.http_status,
+    )
+    frame = memo.frames.get(names)
+    if frame is None:
+        frame = _Frame(asked, outcome, plan_hash)
+        if len(frame.request) <= _LONG:
+            if len(memo.frames) >= _FRAMES:
+                memo.frames.clear()
+            memo.frames[names] = frame
+    return frame
 
 
 def _is_quiet(judged: Judged) -> bool:
@@ -238,29 +317,27 @@ def _is_ordered(judged: Sequence[Judged]) -> bool:
     return number <= _MANY
 
 
-def _caller_tags(caller: Caller) -> _Tags:
-    tags: _Tags = {("kind", "exchange"): "kind=exchange"}
-    if caller.tenant:
-        tags["tenant", caller.tenant] = f"tenant={caller.tenant}"
-    if caller.application:
-        tags["application", caller.application] = f"application={caller.application}"
-    if caller.agent:
-        tags["agent", caller.agent] = f"agent={caller.agent}"
-    if caller.user:
-        tags["user", caller.user] = f"user={caller.user}"
-    if caller.session_id:
-        tags["session_id", caller.session_id] = f"session_id={caller.session_id}"
-    if caller.run_id:
-        tags["run_id", caller.run_id] = f"run_id={caller.run_id}"
-    if caller.principal:
-        tags["principal", caller.principal] = f"principal={caller.principal}"
-    return tags
-
-
 def _event(memo: Memo, fact: ToolFact, tags: _Tags) -> str:
     """What is kept of an event; its tags are added to the others."""
     digest, result, call_id = fact.arguments_digest, fact.result_digest, fact.tool_call_id
-    shape = (
+    # What the observer makes many facts of is the same in all of them, until something more is known of one.
+    kind = memo.shapes.get(fact.kind)
+    if kind is None or fact.repeat or fact.definition_hash or kind.answered != bool(result) or not (digest and call_id):
+        kind = _kind(memo, fact)
+    tags.update(kind.tags)
+    if call_id:
+        tags[f"tool_call_id={call_id}"] = None
+        if digest:
+            parts = kind.parts
+            if result:
+                return f"{parts[0]}{quoted(digest)}{parts[1]}{fact.ordinal}{parts[2]}{quoted(result)}{parts[3]}{quoted(call_id)}{parts[4]}"
+            return f"{parts[0]}{quoted(digest)}{parts[1]}{fact.ordinal}{parts[2]}{quoted(call_id)}{parts[3]}"
+    return _written(receipts.fact_kept(fact))
+
+
+def _kind(memo: Memo, fact: ToolFact) -> _Kind:
+    whole = bool(fact.arguments_digest and fact.tool_call_id)
+    looks = (
         fact.name,
         fact.namespace,
         fact.raw_name,
@@ -276,27 +353,23 @@ def _event(memo: Memo, fact: ToolFact, tags: _Tags) -> str:
         fact.marks,
         fact.effects,
         fact.definition_hash,
-        not digest,
-        not result,
-        not call_id,
+        whole,
+        not fact.result_digest,
     )
-    kind = memo.kinds.get(shape)
+    kind = memo.kinds.get(looks)
     if kind is None:
         kind = _Kind(fact)
-        if sum(map(len, kind.parts)) <= _LONG:
-            if len(memo.kinds) >= _KINDS:
-                memo.kinds.clear()
-            memo.kinds[shape] = kind
-    tags.update(kind.tags)
-    parts = kind.parts
-    if digest and call_id:
-        tags["tool_call_id", call_id] = f"tool_call_id={call_id}"
-        if result:
-            return f"{parts[0]}{quoted(digest)}{parts[1]}{fact.ordinal}{parts[2]}{quoted(result)}{parts[3]}{quoted(call_id)}{parts[4]}"
-        return f"{parts[0]}{quoted(digest)}{parts[1]}{fact.ordinal}{parts[2]}{quoted(call_id)}{parts[3]}"
-    if call_id:
-        tags["tool_call_id", call_id] = f"tool_call_id={call_id}"
-    return _written(receipts.fact_kept(fact))
+        if sum(map(len, kind.parts)) > _LONG:
+            return kind
+        if len(memo.kinds) >= _KINDS:
+            memo.kinds.clear()
+            memo.shapes.clear()
+        memo.kinds[looks] = kind
+    if whole and fact.kind is not None and not (fact.repeat or fact.definition_hash):
+        if len(memo.shapes) >= _KINDS:
+            memo.shapes.clear()
+        memo.shapes[fact.kind] = kind
+    return kind
 
 
 def _surface(memo: Memo, declared: tuple[ToolFact, ...]) -> str:
@@ -324,14 +397,30 @@ def _surface(memo: Memo, declared: tuple[ToolFact, ...]) -> str:
 def _calls(ruling: Ruling) -> str:
     told: list[str] = []
     for call in ruling.calls:
-        if call.call_id and call.name and call.provider_id and not (call.rules or call.approval):
+        call_id, provider_id = call.call_id, call.provider_id
+        if call_id and call.name and provider_id and not (call.rules or call.approval):
+            shown = quoted(call_id)
+            given = shown if provider_id == call_id else quoted(provider_id)
             told.append(
-                f'{{"call_id":{quoted(call.call_id)},"name":{quoted(call.name)},"provider_id":{quoted(call.provider_id)},'
-                f'"status":"{call.status}"}}'
+                f'{{"call_id":{shown},"name":{quoted(call.name)},"provider_id":{given},"status":"{call.status}"}}'
             )
         else:
             told.append(_written(receipts.call_kept(call)))
     return f',"calls":[{",".join(told)}]'
+
+
+def _usage(used: Usage) -> str:
+    read, written, price = used.input_tokens, used.output_tokens, used.price
+    if (
+        type(read) is type(written) is int
+        and 0 <= read <= _MOST
+        and 0 <= written <= _MOST
+        and type(price) is float
+        and not price
+    ):
+        # Other numbers are not written as Python shows them.
+        return f',"usage":{{"input_tokens":{read},"output_tokens":{written},"price":{price}}}'
+    return ',"usage":' + _written({"input_tokens": read, "output_tokens": written, "price": price})
 
 
 def _part(name: str, values: Mapping[str, Any]) -> str:

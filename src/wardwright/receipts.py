@@ -99,7 +99,7 @@ FILTERS: Final[tuple[str, ...]] = (
 )
 """Names that a query may filter by. Time is a range of its own."""
 
-_CALLER: Final = ("tenant", "application", "agent", "user", "session_id", "run_id", "principal")
+CALLER_TAGS: Final = ("tenant", "application", "agent", "user", "session_id", "run_id", "principal")
 _NEVER_REDACTED: Final = frozenset({"", "*", "id", "at_ms", "kind", "version", "caller", "caller.*", "caller.tenant"})
 
 
@@ -307,7 +307,7 @@ def tags(receipt: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     # A dict, because it keeps the order and a receipt has few tags. Name by name: every exchange comes through here.
     found: dict[tuple[str, str], None] = {("kind", receipt["kind"]): None}
     caller = _mapping(receipt.get("caller"))
-    for name in _CALLER:
+    for name in CALLER_TAGS:
         if name in caller and (value := caller[name]):
             found[name, value] = None
     decision = _mapping(receipt.get("decision"))
@@ -405,7 +405,7 @@ def _redacted(value: Any, path: Sequence[str], key: bytes) -> Any:
 def explain(receipt: Mapping[str, Any]) -> str:
     """The receipt in words: what was asked, what each gate ruled and why, what came of it."""
     caller = _mapping(receipt.get("caller"))
-    who = ", ".join(f"{name} {caller[name]}" for name in _CALLER if caller.get(name)) or "an unnamed caller"
+    who = ", ".join(f"{name} {caller[name]}" for name in CALLER_TAGS if caller.get(name)) or "an unnamed caller"
     lines = [f"Receipt {receipt['id']} for {who}."]
     if receipt["kind"] == "admin":
         admin = _mapping(receipt.get("admin"))

@@ -53,6 +53,13 @@ LOUD: Final[tuple[tuple[str, Any], ...]] = (
 )
 
 
+SHAPES: Final = (
+    (object(), ToolFact("files", "read", "read_file", "unknown", "planning", "assistant_tool_call")),
+    (object(), ToolFact("files", "read", "read_file", "unknown", "result_interpretation", "tool_result")),
+    (object(), ToolFact("shell", "run", 'ru"n', "write", "planning", "assistant_tool_call", effects=("sends",))),
+)
+
+
 class Chance(Random):
     """Exchanges as they come: most are quiet, some are not, names are odd."""
 
@@ -82,8 +89,17 @@ class Chance(Random):
             ordinal=self.randrange(4),
         )
 
+    def shaped(self) -> ToolFact:
+        """A fact of one of a few kinds, as the observer makes them: what its kind says, and what is its own."""
+        kind, shape = self.choice(SHAPES)
+        fact = replace(shape, tool_call_id=self.word(), arguments_digest=self.word(), result_digest=self.word())
+        fact.ordinal, fact.repeat, fact.kind = self.randrange(4), self.rarely(), kind
+        if self.rarely():
+            fact.marks, fact.kind = ("altered",), None
+        return fact
+
     def facts(self) -> tuple[ToolFact, ...]:
-        events = [self.fact() for _ in range(self.randrange(3))]
+        events = [self.choice((self.fact, self.shaped))() for _ in range(self.randrange(3))]
         declared = [replace(self.fact(), source="declared_tool") for _ in range(self.randrange(3))]
         facts = [*events, *declared]
         if self.rarely():
@@ -107,7 +123,7 @@ class Chance(Random):
             caller=caller,
             stream=choose([False, True]),
             target=self.word(),
-            usage=choose([None, Usage(1, 2), Usage(1, 2, 1e-7), Usage(1, 2, 1e22)]),
+            usage=choose([None, Usage(1, 2), Usage(1, 2, 1e-7), Usage(1, 2, 1e22), Usage(1, 2, 0), Usage(2**64, -1)]),
             tool_choice=choose([None, ToolChoice(), ToolChoice("tool", ("a", "é"))]),
             approvals=("apr_1",) if self.rarely() else (),
             claims={"a": 1} if self.rarely() else None,
@@ -192,6 +208,48 @@ def test_captured_texts_are_told_the_long_way() -> None:
     row = quiet.row("rcpt_1", exchange(fact), Outcome("open"), rules(), KEY, capture=True)
 
     assert b'"captured":{"arguments":"{\\"a\\":1}"}' in row.body
+
+
+def test_callers_are_remembered_within_bounds() -> None:
+    """Of many callers those of before are forgotten, one with a long name is never kept, and each is told as it is."""
+    known = rules()
+    for number, kept in ((1_099, 76), (0, 76)):
+        for one in range(number + 1):
+            session = f"s{one}" if number else "s" * 2_000
+            judged = exchange()
+            judged[0].turn.caller = Caller("acme", session_id=session, principal=f"p{one}")
+            row = quiet.row("rcpt_1", judged, Outcome("open"), known, KEY)
+            assert row == long_way(judged, Outcome("open"), known)
+        assert isinstance(known.memo, quiet.Memo)
+        assert len(known.memo.callers) == kept
+
+
+CALLER: Final = ("tenant", "application", "agent", "user", "session_id", "run_id", "principal", "claimed_session_id")
+
+
+@pytest.mark.parametrize("name", CALLER)
+def test_callers_that_differ_in_one_thing_are_not_mixed_up(name: str) -> None:
+    """Whoever asked is told as he is, though another one who differs in one name was told before."""
+    known = rules()
+    for other in ("b", "", "a"):
+        judged = exchange()
+        judged[0].turn.caller = replace(Caller(*"aaaaaaaa"), **{name: other})
+        assert quiet.row("rcpt_1", judged, Outcome("open"), known, KEY) == long_way(judged, Outcome("open"), known)
+
+
+def test_exchanges_that_differ_in_one_thing_are_not_mixed_up() -> None:
+    """Model, plan, wire, stream and outcome are told as they were, though others were told before."""
+    known = rules()
+    for field, value in (
+        ("model", "m"), ("stream", True), ("wire", "anthropic"), ("target", "t"), ("plan_hash", "p"), ("status", "held"),
+        ("http_status", 403), ("selected_model", "s"), ("", ""),
+    ):  # fmt: skip
+        judged, outcome = exchange(), Outcome("open")
+        one: object
+        for one in (judged[0].turn, judged[0].ruling, outcome):
+            if hasattr(one, field):
+                setattr(one, field, value)
+        assert quiet.row("rcpt_1", judged, outcome, known, KEY) == long_way(judged, outcome, known)
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -161,19 +161,49 @@ class Delta:
     """New facts (no repeats, no transient fields to be kept) for the receipt; history itself needs only the scopes."""
 
 
-@dataclass(slots=True)
 class ReceiptRow:
     """A receipt as a store sees it: bytes with tags. Made by `receipts`; chained by the store inside the commit. Never changed."""
 
-    id: str
-    at_ms: int
-    scope: str
-    """Scope key of the session."""
-    body: bytes
-    tags: tuple[tuple[str, str], ...] = ()
-    """(filter name, value) pairs; equality filters only."""
-    joined: list[str] | None = field(default=None, compare=False, repr=False)
-    """The same as `name=value`, where whoever made them had them at hand."""
+    __slots__ = ("_tags", "at_ms", "body", "id", "joined", "scope")
+
+    def __init__(
+        self,
+        id: str,
+        at_ms: int,
+        scope: str,
+        body: bytes,
+        tags: tuple[tuple[str, str], ...] | None = (),
+        joined: list[str] | None = None,
+    ) -> None:
+        self.id = id
+        self.at_ms = at_ms
+        self.scope = scope
+        """Scope key of the session."""
+        self.body = body
+        self._tags = tags
+        self.joined = joined
+        """The tags as `name=value`, where whoever made them had them at hand. Then the pairs need not be given."""
+
+    @property
+    def tags(self) -> tuple[tuple[str, str], ...]:
+        """(filter name, value) pairs; equality filters only. No name has an equals sign."""
+        if self._tags is None:
+            self._tags = tuple([(tag[0], tag[2]) for tag in [one.partition("=") for one in self.joined or ()]])
+        return self._tags
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReceiptRow):
+            return NotImplemented
+        return (self.id, self.at_ms, self.scope, self.body, self.tags) == (
+            other.id,
+            other.at_ms,
+            other.scope,
+            other.body,
+            other.tags,
+        )
+
+    def __repr__(self) -> str:
+        return f"ReceiptRow({self.id!r}, {self.at_ms!r}, {self.scope!r}, {self.body!r}, {self.tags!r})"
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ FOREIGN = chained(1, "", ReceiptRow("x", 1, "s", b"[1]", ()))
         ),
         (
             None,
-            replace(SECOND, row=replace(SECOND.row, at_ms=9)),
+            replace(SECOND, row=ReceiptRow(SECOND.row.id, 9, "s", SECOND.row.body, SECOND.row.tags)),
             chained(3, "another"),
             (
                 Check(False, "Its hash cannot be made again from what is stored: it was changed."),
@@ -64,7 +64,7 @@ FOREIGN = chained(1, "", ReceiptRow("x", 1, "s", b"[1]", ()))
         ),
         (
             chained(1, "another"),
-            replace(SECOND, row=replace(SECOND.row, tags=())),
+            replace(SECOND, row=ReceiptRow(SECOND.row.id, SECOND.row.at_ms, "s", SECOND.row.body)),
             THIRD,
             (
                 Check(True, "Its hash can be made again from what is stored."),
