@@ -109,8 +109,12 @@ class Sink(Protocol):
     open: bool
     """Until its end has been sent."""
 
+    def put(self, status: int, headers: Sequence[Header], data: bytes) -> bool:
+        """All of it at once. False: nothing was done, and it must be answered."""
+        ...
+
     async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
-        """All of it at once."""
+        """The same, with a wait if need be."""
         ...
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -408,13 +412,20 @@ class Exchange:
 
     async def _gate_request(self, turn: Turn) -> Ruling:
         self.stopped = self.gateway.overlay.stopped(turn.caller, map(_NAME, turn.tools)) or ""
+        plan = self.live.deployment.plan
         try:
-            ruling = await self._judge(turn, self._keep_request)
+            verdict = await self.gateway.gates.judge(plan, turn, self._keep_request)
         except _Lifted as found:
             # Somebody has approved just this request, or the reply it got when it had been: it is judged again, knowing that.
+            self._unjudge(turn)
             lifted = self.lifted = found.held
             turn.approvals = lifted.keys if lifted.gate == "request" else tuple(lifted.further["lifted"])
             ruling = await self._judge(turn, self._keep_request)
+        except Exception:
+            self._unjudge(turn)
+            raise
+        else:
+            ruling = self._ruled(turn, verdict)
         if self.stopped:
             refusal = self._refusal(403, "policy_violation", "emergency_stop", self.stopped)
             raise Refused(refusal, "blocked")
@@ -440,14 +451,17 @@ class Exchange:
         return self._with_receipt(Kept(self._receipt("blocked", 403, self.stopped), unseal=used))
 
     async def _judge(self, turn: Turn, keep: Keep) -> Ruling:
-        """The committed ruling on a turn, and what follows whatever it was. `keep` notes the verdict first."""
-        gateway = self.gateway
+        """The committed ruling on a turn. `keep` notes the verdict first. What every request waits for is asked for without this."""
         try:
-            verdict = await gateway.gates.judge(self.live.deployment.plan, turn, keep)
+            verdict = await self.gateway.gates.judge(self.live.deployment.plan, turn, keep)
         except Exception:
             self._unjudge(turn)
             raise
-        ruling = verdict.ruling
+        return self._ruled(turn, verdict)
+
+    def _ruled(self, turn: Turn, verdict: Verdict) -> Ruling:
+        """What follows from a committed ruling, whatever it was."""
+        gateway, ruling = self.gateway, verdict.ruling
         gateway.metrics.decided(ruling.gate, ruling.decision, verdict.elapsed_us)
         for finding in ruling.alerts:
             gateway.alerts.emit(alert_of(finding, ruling, turn, verdict.at_ms, self.receipt_id))
@@ -664,14 +678,10 @@ class Exchange:
         """A reply in the caller's wire, from the first target that gives one."""
         gateway, part = self.gateway, self.part
         self.asked += 1
-        selection = routing.choose(
-            part.targets,
-            self.route,
-            needs_tools=bool(turn.tools),
-            tokens=routing.estimate(len(self.given.raw)),
-            open=self._resting,
-        )
-        self.attempts += selection.skipped
+        tokens = routing.estimate(len(self.given.raw))
+        selection = routing.choose(part.targets, self.route, bool(turn.tools), tokens, self._resting)
+        if selection.skipped:
+            self.attempts += selection.skipped
         failed: ProviderFailed | None = None
         for target in selection.order:
             began = gateway.monotonic()
@@ -883,20 +893,27 @@ class Exchange:
         turn.approvals = lifted
         self.reply = reply
         self.granted = ()
+        gates, plan = self.gateway.gates, self.live.deployment.plan
         for left in range(TRIES, -1, -1):
             try:
-                ruling = await self._judge(turn, self._keep_reply)
+                verdict = await gates.judge(plan, turn, self._keep_reply)
                 break
             except _Granted as found:
+                self._unjudge(turn)
                 self.granted = (*self.granted, *found.held)
             except SealedMissing:
                 # Somebody else has just used an approval up: this call waits for its own.
+                self._unjudge(turn)
                 if not self.granted or not left:
                     raise
                 self.granted = ()
+            except Exception:
+                self._unjudge(turn)
+                raise
             turn.approvals = (*lifted, *(key for one in self.granted for key in one.keys))
         else:
             raise GovernanceUnavailable("The session is busy; try again.")
+        ruling = self._ruled(turn, verdict)
         if self.stopped:
             refusal = self._refusal(403, "policy_violation", "emergency_stop", self.stopped)
             raise Refused(refusal, "blocked")
@@ -1121,6 +1138,7 @@ class Exchange:
 
     async def _release(self, reply: _Reply, ruling: Ruling) -> None:
         """The reply, without what was denied or run here, to the caller."""
+        calls = ruling.calls
         ours = self._ours(ruling) if self.injected else ()
         if ours:
             # Mixed: ours have run before the caller sees theirs, and their results wait for the next request.
@@ -1128,8 +1146,6 @@ class Exchange:
             answers = await self._answers(request_turn, request, reply, ruling)
             seal = (self._splice_row(reply.turn, ruling, answers, self.gateway.now_ms()),)
             await self._record(Kept(self._receipt("released", 200), seal=seal))
-        calls = ruling.calls
-        if ours:
             calls = tuple(replace(call, status="deny_call") if call in ours else call for call in calls)
         if calls:
             caller = self.judged[0].turn.caller
@@ -1155,7 +1171,9 @@ class Exchange:
         if self.wire == "responses":
             answer.update(self._repeated())
         self.started = True
-        await self.sink.answer(200, self._headers(), body.write(answer))
+        headers, written = self._headers(), body.write(answer)
+        if not self.sink.put(200, headers, written):
+            await self.sink.answer(200, headers, written)
 
     async def _send(self, data: bytes) -> None:
         if not data:

@@ -7,7 +7,7 @@ left out is always named with its reason: nothing is made to fit by dropping too
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from wardwright.policy.compile import Target
 from wardwright.policy.rules import Route
@@ -21,12 +21,15 @@ breaker_open: its provider failed too often and is given a rest"""
 BYTES_PER_TOKEN: Final = 4
 
 
-class Selection(NamedTuple):
+class Selection:
     """Targets to ask, in turn, and those left out."""
 
-    order: tuple[Target, ...]
-    skipped: tuple[Mapping[str, str], ...]
-    """`model` and `reason` of each, for the receipt."""
+    __slots__ = ("order", "skipped")
+
+    def __init__(self, order: tuple[Target, ...], skipped: tuple[Mapping[str, str], ...]) -> None:
+        self.order = order
+        self.skipped = skipped
+        """`model` and `reason` of each, for the receipt."""
 
     @property
     def resting(self) -> bool:
@@ -42,18 +45,17 @@ def estimate(body_bytes: int) -> int:
 def choose(
     targets: Sequence[Target],
     route: Route,
-    *,
     needs_tools: bool,
     tokens: int,
     open: Callable[[Target], bool],
 ) -> Selection:
     """The targets that the route allows and that fit, preferred ones first. `open` says whose breaker is open."""
-    allowed = route.allowed
+    allowed, only = route.allowed, route.model
     order: list[Target] = []
     skipped: list[Mapping[str, str]] = []
     for target in _ordered(targets, route.prefer) if route.prefer else targets:
         reason: SkipReason
-        if (route.model and target.model != route.model) or (allowed is not None and target.model not in allowed):
+        if (only and target.model != only) or (allowed is not None and target.model not in allowed):
             reason = "route"
         elif needs_tools and not target.tools:
             reason = "tools"

@@ -62,10 +62,8 @@ _PARSE: Final[Mapping[WireName, Callable[[dict[str, Any]], Any]]] = {
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _line: Final = b": ".join
-_WHOLE: Final = b"\r\n".join(map(_line, (_JSON, (b"content-length", b"%d"), *guard.API_HEADERS)))
-"""The headers of a whole answer, but for its length and those of its own …"""
-_ENDS: Final = _WHOLE.count(b"\n") + 1
-"""… and how many lines that is."""
+_FIXED: Final = b"".join(b"%b: %b\r\n" % one for one in (_JSON, *guard.API_HEADERS))
+"""The headers of every whole answer, but for its length."""
 _APPROVAL: Final = "x-wardwright-approval"
 _BEGINNING: Final = 1024
 
@@ -79,34 +77,67 @@ _NAMES: Final[Mapping[bytes, str]] = {name.encode(): name for name in (*auth.HEA
 
 
 class Sink:
-    """The caller's side of one exchange."""
+    """The caller's side of one exchange: what he is sent, and whether he still waits for it. When the server tells that he hung up,
+    the exchange ends."""
 
-    __slots__ = ("_caller", "_further", "_send", "began", "open", "status")
+    __slots__ = ("_caller", "_further", "_gone", "_send", "_task", "began", "open", "status")
 
     def __init__(self, send: Send, caller: Caller | None, further: Sequence[Header] = ()) -> None:
         self._send = send
         self._caller = caller
         self._further = further
+        self._task: asyncio.Task[Any] | None = None
+        self._gone = False
         self.status = 0
         self.open = True
         self.began: float | None = None
         """When the first byte of a stream went out."""
 
-    async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
+    def put(self, status: int, headers: Sequence[Header], data: bytes) -> bool:
+        caller = self._caller
+        if caller is None or self._further:
+            return False
+        lines = [b"content-length: %d" % len(data), *map(_line, headers), b""]
+        # A value may be somebody's who would like to end the line (LF, CR, NUL, as numbers); then it is for `send` to say no.
+        told = b"".join(lines)
+        if 10 in told or 13 in told or 0 in told or not caller.answer(status, _FIXED + b"\r\n".join(lines), data):
+            return False
         self.open = False
         self.status = status
-        if self._further:
-            headers = [*self._further, *headers]
-        if self._caller is not None:
-            lines = b"\r\n".join([_WHOLE % len(data), *map(_line, headers), b""])
-            # A value may be somebody's who would like to end the line; then it is for `send` to say no.
-            ends = _ENDS + len(headers)
-            whole = lines.count(b"\n") == ends == lines.count(b"\r") and not lines.count(b"\0")
-            if whole and self._caller.answer(status, lines, data):
-                return
-        sent = [_JSON, (b"content-length", b"%d" % len(data)), *guard.API_HEADERS, *headers]
+        return True
+
+    async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
+        if self.put(status, headers, data):
+            return
+        self.open = False
+        self.status = status
+        sent = [_JSON, (b"content-length", b"%d" % len(data)), *guard.API_HEADERS, *self._further, *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": data})
+
+    # Whether he is there.
+
+    def attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The exchange begins, in the task that runs this."""
+        self._task = asyncio.current_task(loop)
+        if self._caller is not None:
+            self._caller.on_hang_up(self.leave)
+
+    def left(self) -> bool:
+        """Whether the exchange was cancelled because he left, which ends here; else it is somebody else's to know."""
+        if not self._gone or self._task is None:
+            return False
+        self._task.uncancel()
+        return True
+
+    def ended(self) -> None:
+        """The exchange has ended."""
+        self._task = None  # who leaves now leaves nothing behind
+
+    def leave(self) -> None:
+        if self._task is not None and not self._gone:
+            self._gone = True
+            self._task.cancel()
 
     # A comment may be due while the answer ends: nothing begins or follows then.
 
@@ -179,17 +210,19 @@ class App:
             if isinstance(exchange, Refusal):
                 await self._told(wire, sink, exchange)
                 return
+            sink.attend(self._loop)
+            attendance: _Attendance | None = None
             if sender is None or exchange.turn.stream:
-                attendance = _Attendance(exchange, receive, sender, self._loop, metrics)
-            else:
-                attendance = _Presence(sender, self._loop)
+                attendance = _Attendance(exchange, receive, sender, sink, self._loop, metrics)
             try:
                 await exchange.run()
             except asyncio.CancelledError:
-                if not attendance.left():
+                if not sink.left():
                     raise
             finally:
-                attendance.end()
+                sink.ended()
+                if attendance is not None:
+                    attendance.end()
         except Exception as error:
             # INVARIANT: G19, what fails before anything is judged passes nothing, and is told as an outage.
             metrics.failed(error)
@@ -313,49 +346,33 @@ def _too_long(limit: int) -> Refusal:
     return Refusal(413, "invalid_request_error", "body_too_large", message)
 
 
-class _Presence:
-    """A caller who waits for a whole answer, of whom the server tells when he hangs up: that ends the exchange."""
-
-    __slots__ = ("_gone", "_task")
-
-    def __init__(self, sender: Caller | None, loop: asyncio.AbstractEventLoop) -> None:
-        self._gone = False
-        self._task: asyncio.Task[Any] | None = asyncio.current_task(loop)
-        if sender is not None:
-            sender.on_hang_up(self._leave)
-
-    def left(self) -> bool:
-        """Whether the exchange was cancelled because he left, which ends here; else it is somebody else's to know."""
-        if not self._gone or self._task is None:
-            return False
-        self._task.uncancel()
-        return True
-
-    def end(self) -> None:
-        """The exchange has ended."""
-        self._task = None  # who leaves now leaves nothing behind
-
-    def _leave(self) -> None:
-        if self._task is not None and not self._gone:
-            self._gone = True
-            self._task.cancel()
-
-
-class _Attendance(_Presence):
+class _Attendance:
     """One who waits for a stream, and is told that it lives when nothing comes; or whose server cannot tell of hanging up, and is asked:
     for a whole answer only once it takes long."""
 
-    __slots__ = ("_comment", "_exchange", "_loop", "_metrics", "_quiet", "_receive", "_stream", "_timer", "_watching")
+    __slots__ = (
+        "_comment",
+        "_exchange",
+        "_loop",
+        "_metrics",
+        "_quiet",
+        "_receive",
+        "_sink",
+        "_stream",
+        "_timer",
+        "_watching",
+    )
 
     def __init__(
         self,
         exchange: Exchange,
         receive: Receive,
         sender: Caller | None,
+        sink: Sink,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
     ) -> None:
-        super().__init__(sender, loop)
+        self._sink = sink
         self._exchange = exchange
         self._receive = receive
         self._loop = loop
@@ -371,7 +388,7 @@ class _Attendance(_Presence):
         self._timer = loop.call_later(self._quiet, self._remind)
 
     def end(self) -> None:
-        super().end()
+        """The exchange has ended."""
         self._timer.cancel()
         if self._watching is not None:
             self._watching.cancel()
@@ -384,7 +401,7 @@ class _Attendance(_Presence):
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._leave()
+        self._sink.leave()
 
     def _remind(self) -> None:
         if not self._stream:
