@@ -31,7 +31,12 @@ _TWO: Final = struct.Struct("<BHH")
 _BITMAP: Final = [struct.pack("<BH", 1, low) for low in range(BUCKET >> 3)]
 """How a bitmap begins, by the number of empty bytes it leaves out."""
 _BIT: Final = [bytes((1 << place,)) for place in range(8)]
+_PAIR: Final = [
+    [((1 << first) | (1 << last)).to_bytes((last >> 3) + 1, "little") for last in range(32)] for first in range(8)
+]
+"""Bitmaps of two places that are near each other."""
 _LISTS: Final = [struct.Struct(f"<B{count}H") for count in range(_FEW + 1)]
+_ONE: Final = ord("1")
 _ALL: Final = (1 << BUCKET) - 1
 _WHOLE_BLOCK: Final = (1 << BLOCK) - 1
 
@@ -49,9 +54,16 @@ def tag_id(name: str, value: str) -> int:
     return _tag_ids((f"{name}={value}",))[0]
 
 
+_BLAKE: Final = hashlib.blake2b(digest_size=8)
+"""A copy costs less than a new one."""
+
+
 def _tag_ids(tags: Collection[str]) -> tuple[int, ...]:
-    blake2b = hashlib.blake2b
-    digests = [blake2b(tag.encode("utf-8", "surrogatepass"), digest_size=8).digest() for tag in tags]
+    digests: list[bytes] = []
+    for tag in tags:
+        hasher = _BLAKE.copy()
+        hasher.update(tag.encode("utf-8", "surrogatepass"))
+        digests.append(hasher.digest())
     return struct.unpack(f"<{len(digests)}q", b"".join(digests))
 
 
@@ -113,7 +125,11 @@ def gather_columns(receipts: Tagged) -> tuple[list[Columns], list[Span]]:
     for bucket, places in found:
         by_length: dict[int, tuple[list[int], list[bytes]]] = {}
         for tag in sorted(places):
-            column = _column(places[tag])
+            some = places[tag]
+            if len(some) == 1:  # as most: almost every receipt and call has a tag of its own, its id
+                column = _BITMAP[some[0] >> 3] + _BIT[some[0] & 7]
+            else:
+                column = _column(some)
             run = by_length.get(len(column))
             if run is None:
                 run = by_length[len(column)] = ([], [])
@@ -125,7 +141,7 @@ def gather_columns(receipts: Tagged) -> tuple[list[Columns], list[Span]]:
 
 
 def _column(places: list[int]) -> bytes:
-    """What `encode` makes of them. Most have one or two: almost every receipt and call has a tag of its own, its id."""
+    """What `encode` makes of them."""
     first, last = places[0], places[-1]
     low = first >> 3
     if first == last:
@@ -134,7 +150,7 @@ def _column(places: list[int]) -> bytes:
     if len(places) == 2:
         if span > 4:
             return _TWO.pack(0, last, first)
-        return _BITMAP[low] + (1 << (first & 7) | 1 << (last - low * 8)).to_bytes(span, "little")
+        return _BITMAP[low] + _PAIR[first & 7][last - low * 8]
     bits = _union(places, low * 8)
     count = bits.bit_count()
     if count <= _FEW and 2 * count < span:
@@ -190,10 +206,11 @@ def _union(places: list[int], start: int = 0) -> int:
     if length == len(places) == len(set(places)):
         # Every receipt of a run: what most of them have in common.
         return ((1 << length) - 1) << first
-    column = bytearray((first + length + 7) >> 3)
+    digits = bytearray(b"0") * length
+    last = places[-1]
     for offset in places:
-        column[(offset - start) >> 3] |= 1 << (offset - start & 7)
-    return int.from_bytes(column, "little")
+        digits[last - offset] = _ONE
+    return int(digits, 2) << first
 
 
 class Search:

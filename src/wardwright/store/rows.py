@@ -300,11 +300,7 @@ def packed(receipt: ReceiptRow) -> tuple[list[str], bytes]:
 
 def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:
     """What a receipt is indexed by: its own tags, its id, and whose it is. An erased one by its id alone."""
-    return [*erased_tags(scope, payload), id_tag(_shown(receipt_id))]
-
-
-def id_tag(receipt_id: str) -> str:
-    return f"{ID_TAG}={receipt_id}"
+    return [*erased_tags(scope, payload), f"{ID_TAG}={_shown(receipt_id)}"]
 
 
 def tenant_tag(scope: str) -> str:

@@ -871,7 +871,7 @@ class SqliteStore:
             tenant = tenants.get(scope)
             if tenant is None:
                 tenant = tenants[scope] = rows.tenant_tag(scope)
-            known.append((cursor, at_ms, [*tags, tenant, rows.id_tag(receipt_id)]))
+            known.append((cursor, at_ms, [*tags, tenant, f"{ID_TAG}={receipt_id}"]))
         whole = connection.execute(
             "SELECT count(payload) FROM receipt WHERE sequence > ? AND sequence <= ?", (indexed, indexed + len(known))
         ).fetchone()[0]
