@@ -109,12 +109,12 @@ class Sink(Protocol):
     open: bool
     """Until its end has been sent."""
 
-    def put(self, status: int, headers: Sequence[Header], data: bytes) -> bool:
-        """All of it at once. False: nothing was done, and it must be answered."""
+    def put(self, lines: bytes, data: bytes) -> bool:
+        """All of what passed, without a wait; `lines` are headers as they go over the wire. False: nothing was done, answer it."""
         ...
 
     async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
-        """The same, with a wait if need be."""
+        """All of it at once."""
         ...
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -1171,9 +1171,10 @@ class Exchange:
         if self.wire == "responses":
             answer.update(self._repeated())
         self.started = True
-        headers, written = self._headers(), body.write(answer)
-        if not self.sink.put(200, headers, written):
-            await self.sink.answer(200, headers, written)
+        written = body.write(answer)
+        lines = self._lines()
+        if not (lines and self.sink.put(lines, written)):
+            await self.sink.answer(200, self._headers(), written)
 
     async def _send(self, data: bytes) -> None:
         if not data:
@@ -1196,6 +1197,17 @@ class Exchange:
         if session := self.turn.caller.session_id:
             found.append((b"x-wardwright-session-id", session.encode()))
         return found
+
+    def _lines(self) -> bytes:
+        """The same as lines, as nearly every answer has them; nothing where one is missing, or may not stand in a line."""
+        model, session = self.selected, self.turn.caller.session_id
+        if not (model and session and f"{model}{session}".isprintable()):
+            return b""
+        return (
+            f"x-wardwright-receipt-id: {self.receipt_id}\r\n"
+            f"x-wardwright-selected-model: {model}\r\n"
+            f"x-wardwright-session-id: {session}\r\n"
+        ).encode()
 
     async def _refuse(self, refused: Refused) -> None:
         """Tells the caller; commits the receipt first where the ruling's commit did not hold it."""

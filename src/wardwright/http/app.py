@@ -36,6 +36,9 @@ class Caller(Protocol):
     """Whoever sent a request, as our own server has it among the `extensions` of a scope: what is known is told without a wait, a
     timer or a task that listens."""
 
+    head: int
+    """At most as many bytes has the head of his request."""
+
     def body(self) -> bytes | None:
         """The body, when all of it is here and none of it was received; None: it must be received."""
         ...
@@ -61,9 +64,10 @@ _PARSE: Final[Mapping[WireName, Callable[[dict[str, Any]], Any]]] = {
 }
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
-_line: Final = b": ".join
-_FIXED: Final = b"".join(b"%b: %b\r\n" % one for one in (_JSON, *guard.API_HEADERS))
-"""The headers of every whole answer, but for its length."""
+_WHOLE: Final = b"".join(
+    [*(b"%b: %b\r\n" % one for one in (_JSON, (b"content-length", b"%d"), *guard.API_HEADERS)), b"%b"]
+)
+"""The headers of a whole answer, as lines: its length, and what is its own."""
 _APPROVAL: Final = "x-wardwright-approval"
 _BEGINNING: Final = 1024
 
@@ -93,22 +97,15 @@ class Sink:
         self.began: float | None = None
         """When the first byte of a stream went out."""
 
-    def put(self, status: int, headers: Sequence[Header], data: bytes) -> bool:
+    def put(self, lines: bytes, data: bytes) -> bool:
         caller = self._caller
-        if caller is None or self._further:
-            return False
-        lines = [b"content-length: %d" % len(data), *map(_line, headers), b""]
-        # A value may be somebody's who would like to end the line (LF, CR, NUL, as numbers); then it is for `send` to say no.
-        told = b"".join(lines)
-        if 10 in told or 13 in told or 0 in told or not caller.answer(status, _FIXED + b"\r\n".join(lines), data):
+        if caller is None or self._further or not caller.answer(200, _WHOLE % (len(data), lines), data):
             return False
         self.open = False
-        self.status = status
+        self.status = 200
         return True
 
     async def answer(self, status: int, headers: Sequence[Header], data: bytes) -> None:
-        if self.put(status, headers, data):
-            return
         self.open = False
         self.status = status
         sent = [_JSON, (b"content-length", b"%d" % len(data)), *guard.API_HEADERS, *self._further, *headers]
@@ -179,12 +176,9 @@ class App:
 
     async def _model(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
         service, metrics = self.service, self.gateway.metrics
-        raw_headers: Sequence[Header] = scope["headers"]
-        sent = dict(raw_headers)
+        sent: dict[bytes, bytes] = dict(scope["headers"])
         headers: dict[str, str] = {}
-        size = 0
-        for header, value in raw_headers:
-            size += len(header) + len(value)
+        for header, value in scope["headers"]:
             if header in _NAMES:
                 headers[_NAMES[header]] = value.decode("latin-1")
         if scope["method"] == "OPTIONS":
@@ -192,7 +186,7 @@ class App:
             return
         sender: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
         sink = Sink(send, sender, guard.cors(headers, service.hosts) if "origin" in headers else ())
-        principal = self._admitted(scope, sent, size, headers)
+        principal = self._admitted(scope, sent, sender, headers)
         if isinstance(principal, Refusal):
             await self._told(wire, sink, principal)
             return
@@ -242,10 +236,13 @@ class App:
                 metrics.first_byte(wire, sink.began - since)
 
     def _admitted(
-        self, scope: Scope, sent: Mapping[bytes, bytes], size: int, headers: Mapping[str, str]
+        self, scope: Scope, sent: Mapping[bytes, bytes], sender: Caller | None, headers: Mapping[str, str]
     ) -> Principal | Refusal:
         """Who asks, or why nothing more of it is read."""
         service, limits = self.service, self.gateway.live.deployment.limits
+        size = limits.header_bytes + 1 if sender is None else sender.head
+        if size > limits.header_bytes:  # it may be less: what came with the head may be counted
+            size = guard.size(scope["headers"])
         refusal = guard.check_sized(scope, sent, size, service.hosts, limits.header_bytes, False)
         if refusal is not None:
             return refusal

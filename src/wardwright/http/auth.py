@@ -332,7 +332,7 @@ class Authenticator:
         """Who sent these headers (names in lower case). `peer` is the other end of the connection, never a header's word."""
         secret = headers.get("authorization")
         if secret is not None:
-            secret = _bearer(secret)
+            secret = secret[7:].strip() if secret[:7] == "Bearer " else _bearer(secret)
         if secret is None:
             secret = headers.get("x-api-key")
         if secret:

@@ -108,18 +108,23 @@ def check(
 ) -> Refusal | None:
     """Why this request is not read at all; None when it is in order. `headers` are those of the ASGI scope, by name: what is in order
     is compared as it came, and never decoded. `form`: to one of our pages, which take forms and no JSON."""
-    size = 0
-    for name, value in scope["headers"]:
-        size += len(name) + len(value)
-    return check_sized(scope, headers, size, hosts, header_bytes, form)
+    return check_sized(scope, headers, size(scope["headers"]), hosts, header_bytes, form)
+
+
+def size(raw: RawHeaders) -> int:
+    """What names and values have together, in bytes."""
+    found = 0
+    for name, value in raw:
+        found += len(name) + len(value)
+    return found
 
 
 def check_sized(
-    scope: Mapping[str, Any], headers: Mapping[bytes, bytes], size: int, hosts: Hosts, header_bytes: int, form: bool
+    scope: Mapping[str, Any], headers: Mapping[bytes, bytes], at_most: int, hosts: Hosts, header_bytes: int, form: bool
 ) -> Refusal | None:
-    """The same for who has looked at all headers before: `size` is what their names and values have together."""
+    """The same for who knows how many bytes the headers have `at_most`."""
     raw: RawHeaders = scope["headers"]
-    if size > header_bytes or len(raw) > MAX_HEADERS:
+    if at_most > header_bytes or len(raw) > MAX_HEADERS:
         return Refusal(
             431,
             "invalid_request_error",

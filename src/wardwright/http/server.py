@@ -111,6 +111,7 @@ class _Request:
         "cut",
         "done",
         "expects",
+        "head",
         "keep",
         "pieces",
         "scope",
@@ -120,9 +121,10 @@ class _Request:
         "whole",
     )
 
-    def __init__(self, connection: _Connection, scope: Scope, keep: bool) -> None:
+    def __init__(self, connection: _Connection, scope: Scope, head: int, keep: bool) -> None:
         self.connection = connection
         self.scope = scope
+        self.head = head
         self.keep = keep
         """Another request may follow on this connection."""
         self.cut = False
@@ -411,6 +413,10 @@ class _Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._bytes = 0
         """That came and gave nothing yet: a part of a head, of a chunk's size or of trailers."""
+        self._step = 0
+        """What is read just now, in bytes …"""
+        self._came = 0
+        """… and that with all that was read since, when a request began: its head has no more."""
         self._current: _Request | None = None
         """The one that is answered, or whose body is still read away."""
         self._incoming: _Request | None = None
@@ -479,7 +485,9 @@ class _Connection(asyncio.Protocol):
         parser = self._parser
         if parser is None:
             return  # of whom nothing more is read
-        self._bytes += len(data)
+        self._step = size = len(data)
+        self._bytes += size
+        self._came += size
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -504,6 +512,7 @@ class _Connection(asyncio.Protocol):
     # What the parser tells it.
 
     def on_message_begin(self) -> None:
+        self._came = self._step
         self._url = b""
         self._headers = []
         if self._current is None:
@@ -560,7 +569,7 @@ class _Connection(asyncio.Protocol):
             "client": self._client,
             "server": self._server,
         }
-        request = _Request(self, scope, keep)
+        request = _Request(self, scope, self._came, keep)
         if odd or version != "1.1" or method == "CONNECT":
             self._odd(request, dict(headers))
         scope["extensions"] = {CALLER: request}

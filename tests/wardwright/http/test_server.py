@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wardwright.errors import GovernanceUnavailable
+from wardwright.http import guard
 from wardwright.http.app import CALLER, Sink
 from wardwright.http.app import Caller as ServedCaller
 from wardwright.http.server import HIGH_WATER, WAITING, Limits, Server, bind
@@ -173,7 +174,7 @@ class Application:
         await self.large(scope, receive, send)
 
     async def whole(self, scope: Any, receive: Any, send: Any) -> None:
-        """In one call where that is taken, or with `?sent` as any other; what was taken is told."""
+        """In one call where that is taken, or with `-sent` as any other; what was taken is told."""
         caller: ServedCaller = scope["extensions"][CALLER]
         number, _, sent = scope["query_string"].partition(b"-")
         body = bytes(int(number))
@@ -183,10 +184,17 @@ class Application:
         if not taken:
             await say(send, body)
 
+    async def bounded(self, scope: Any, receive: Any, send: Any) -> None:
+        caller: ServedCaller = scope["extensions"][CALLER]
+        self.told.append(f"within {guard.size(scope['headers']) <= caller.head <= int(scope['query_string'])}")
+        await say(send, b"")
+
     async def sunk(self, scope: Any, receive: Any, send: Any) -> None:
         sink = Sink(send, scope["extensions"][CALLER])
-        headers = [SPLIT[scope["query_string"]]] if scope["query_string"] != b"none" else []
-        await sink.answer(200, headers, b"said")
+        if scope["query_string"] == b"put":
+            assert sink.put(b"x-one: two\r\n", b"said")
+        else:
+            await sink.answer(200, [SPLIT[scope["query_string"]]], b"said")
 
     async def end(self, scope: Any, receive: Any, send: Any) -> None:
         self.on_end()
@@ -360,9 +368,27 @@ def test_an_answer_that_is_given_in_one_call_is_the_same_as_one_that_is_sent(ask
 
 @pytest.mark.parametrize("case", [b"", b"cr", b"lf", b"nul", b"name", b"end"])
 def test_the_door_gives_no_header_that_would_end_its_line(case: bytes) -> None:
-    """Also in one call; one without headers of its own is as good as any."""
-    got = exchanged(b"GET /sunk?none HTTP/1.1\r\n\r\nGET /sunk?%b HTTP/1.1\r\n\r\n" % case)
-    assert (statuses(got), b"set-cookie" in got, b"\r\n\r\nsaid" in got) == ([200, 500], False, True)
+    """What is put in one call has lines that were looked at before."""
+    got = exchanged(b"GET /sunk?put HTTP/1.1\r\n\r\nGET /sunk?%b HTTP/1.1\r\n\r\n" % case)
+    assert (statuses(got), b"set-cookie" in got, b"\r\nx-one: two\r\n\r\nsaid" in got) == ([200, 500], False, True)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=5), st.lists(st.integers(0, 12_000), max_size=6))
+def test_the_head_of_a_request_is_never_longer_than_its_caller_is_told(sizes: list[int], cuts: list[int]) -> None:
+    """Wherever requests are cut, and however many come at once."""
+    sent = b"".join(b"GET /bounded?%d HTTP/1.1\r\nx: %b\r\n\r\n" % (10**6, b"y" * size) for size in sizes)
+    borders = [0, *sorted({cut for cut in cuts if cut < len(sent)} - {0}), len(sent)]
+    told: list[str] = []
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(*[sent[one:two] for one, two in pairwise(borders)])
+        for _ in sizes:
+            await caller.answer()
+        told.extend(stage.application.told)
+
+    played(story)
+    assert (told.count("within True"), "within False" in told) == (len(sizes), False)
 
 
 @pytest.mark.parametrize("said", [b"", b"connection: keep-alive\r\n", b"Proxy-Connection: keep-alive\r\n", b"x: y\r\n"])
