@@ -25,6 +25,7 @@ from wardwright.gateway import model_plan, rule
 from wardwright.history import (
     EMPTY_REGISTERS,
     EMPTY_SCOPE,
+    ChainLink,
     Delta,
     Head,
     ReceiptRow,
@@ -135,6 +136,8 @@ class Gates:
         # A file answers sooner than a thread could be asked; a database is waited for elsewhere.
         self._inline = isinstance(store, SqliteStore)
         self._waiting: list[_Job] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it serves: asking which loop runs is a system call."""
         self._busy = False
         self._memory: dict[str, tuple[ScopeState, int]] = {}
         """What sessions are, and how many entries each has."""
@@ -142,12 +145,12 @@ class Gates:
 
     def judge(self, plan: Plan, turn: Turn, keep: Keep | None = None) -> asyncio.Future[Verdict]:
         """The committed verdict on one turn."""
-        return self._enter(_Job(asyncio.get_running_loop().create_future(), plan, turn, keep))
+        return self._enter(_Job(self._running().create_future(), plan, turn, keep))
 
     async def record(self, kept: Kept | Callable[[], Kept]) -> None:
         """Commits what no ruling goes with: a receipt of what came of an exchange, an operator's action. A function is called
         once everything that waited before is committed or refused."""
-        job = _Job(asyncio.get_running_loop().create_future(), None, None, None)
+        job = _Job(self._running().create_future(), None, None, None)
         if isinstance(kept, Kept):
             job.kept = kept
         else:
@@ -169,11 +172,17 @@ class Gates:
             session = self._memory.get(scope, _UNKNOWN)[0]
         return self._keys.session_key(scope, session.head.since_ms or self._now_ms()), session
 
+    def _running(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            loop = self._loop = asyncio.get_running_loop()
+        return loop
+
     def _enter(self, job: _Job) -> asyncio.Future[Any]:
         self._waiting.append(job)
         if not self._busy:
             self._busy = True
-            job.future.get_loop().call_soon(self._gather, 0, 0, 0)
+            self._running().call_soon(self._gather, 0, 0, 0)
         return job.future
 
     def _gather(self, seen: int, quiet: int, turns: int) -> None:
@@ -184,7 +193,7 @@ class Gates:
         if quiet >= QUIET or waiting >= BATCH or turns >= PATIENCE:
             self._start()
         else:
-            asyncio.get_running_loop().call_soon(self._gather, waiting, quiet, turns + 1)
+            self._running().call_soon(self._gather, waiting, quiet, turns + 1)
 
     def _start(self) -> None:
         jobs, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
@@ -192,7 +201,7 @@ class Gates:
         failed: BaseException | None = None
         try:
             if not self._inline:
-                running = asyncio.get_running_loop().run_in_executor(None, self._run, jobs)
+                running = self._running().run_in_executor(None, self._run, jobs)
                 running.add_done_callback(lambda done: self._end(jobs, done.exception()))
                 return
             self._run(jobs)
@@ -209,7 +218,10 @@ class Gates:
             if failed is not None:
                 self._forget(job.scope)  # nobody knows what of it is stored
                 outcome = failed
-            if outcome is _AGAIN:
+            if type(outcome) is Verdict:  # as almost always
+                if not future.done():
+                    future.set_result(outcome)
+            elif outcome is _AGAIN:
                 again.append(job)
             elif not future.done():
                 if isinstance(outcome, StopIteration):  # which no future takes
@@ -220,7 +232,7 @@ class Gates:
                     future.set_result(outcome)
         self._waiting[:0] = again
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._gather, 0, 0, 0)
+            self._running().call_soon(self._gather, 0, 0, 0)
         else:
             self._busy = False
 
@@ -261,7 +273,7 @@ class Gates:
             return
         self.commits += 1
         for job, link in zip(judged, links, strict=True):
-            if not isinstance(link, Exception):
+            if link is None or type(link) is ChainLink:
                 if job.kept.receipt is not None:
                     job.kept.committed = True
                 continue
@@ -313,13 +325,13 @@ class Gates:
 
     def _remember(self, scope: str, state: ScopeState, before: int) -> None:
         """`before`: how many entries it had."""
-        memory = self._memory
+        memory, remembered = self._memory, self._remembered
         _, _, registers, ledger = state
         size = len(ledger) + len(registers) + 1
-        if before and self._remembered > CROWDED:
+        if before and remembered > CROWDED:
             del memory[scope]  # who was here last is forgotten last
         memory[scope] = state, size
-        self._remembered += size - before
+        self._remembered = remembered + size - before
         while self._remembered > REMEMBERED:
             self._forget(next(iter(memory)))
 

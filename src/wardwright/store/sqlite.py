@@ -506,7 +506,7 @@ class SqliteStore:
 
     def commit_all(self, commits: Sequence[Commit]) -> list[ChainLink | VersionConflict | SealedMissing | None]:
         # Whatever needs no turn is done before it: other processes wait meanwhile.
-        packed = [None if (row := one.receipt) is None else rows.packed(row) for one in commits]
+        packed = [None if row is None else rows.packed(row) for _, row, _, _ in commits]
         seat = self._hot
         with seat.lock:
             self._check_open()
@@ -534,14 +534,15 @@ class SqliteStore:
         try:
             self._forget_if_changed(cursor)
             batch = _Batch(self._end)
-            for commit, made in zip(commits, packed, strict=True):
-                receipt = commit.receipt
+            for (delta, receipt, seal, unseal), made in zip(commits, packed, strict=True):
                 try:
-                    numbers = self._check(cursor, commit)
+                    numbers = self._check(cursor, delta, unseal)
                 except (VersionConflict, SealedMissing) as error:
                     outcomes.append(error)
                     continue
-                self._gather(cursor, commit, numbers, batch)
+                self._gather(cursor, delta, numbers, batch)
+                if seal or unseal:
+                    self._seal(cursor, seal, unseal)
                 outcomes.append(None if receipt is None or made is None else batch.append(receipt, *made))
             self._write(cursor, batch)
             execute("COMMIT")
@@ -567,20 +568,20 @@ class SqliteStore:
             self._end = self._chain_row(cursor, "writer, sequence, hash")
             self._changes = changes
 
-    def _check(self, cursor: sqlite3.Cursor, commit: Commit) -> list[int | None]:
+    def _check(self, cursor: sqlite3.Cursor, delta: Delta, unseal: Sequence[tuple[str, str]]) -> list[int | None]:
         """Everything that can refuse a commit, before anything is written: so one of a batch can fail alone. The scopes' ids."""
         numbers: list[int | None] = []
-        for change in commit.delta.scopes:
+        for change in delta.scopes:
             number, version = self._places.get(change.scope) or self._place(cursor, change.scope)
             if version != change.base_version:
                 raise VersionConflict(
                     f"scope {change.scope!r} is at version {version}, was judged at {change.base_version}"
                 )
             numbers.append(number)
-        for scope, name in commit.unseal:
+        for scope, name in unseal:
             row = cursor.execute(
                 "SELECT 1 FROM sealed WHERE scope = ? AND name = ? AND expires_at_ms > ?",
-                (rows.key(scope), rows.key(name), commit.delta.at_ms),
+                (rows.key(scope), rows.key(name), delta.at_ms),
             ).fetchone()
             if row is None:
                 raise SealedMissing(f"sealed row {name!r} has expired or was used")
@@ -593,9 +594,8 @@ class SqliteStore:
             (rows.key(scope),),
         ).fetchone() or (None, 0)
 
-    def _gather(self, cursor: sqlite3.Cursor, commit: Commit, numbers: list[int | None], batch: _Batch) -> None:
-        """What a commit that stands will write. Rare things are written at once."""
-        delta = commit.delta
+    def _gather(self, cursor: sqlite3.Cursor, delta: Delta, numbers: list[int | None], batch: _Batch) -> None:
+        """What a delta that stands will write. What goes is taken out at once."""
         for place, change in enumerate(delta.scopes):
             scope, number = change.scope, numbers[place]
             if number is None:
@@ -613,7 +613,7 @@ class SqliteStore:
                 else:
                     cells += (number, name, 0, bytearray(rows.dump(value)))
             for name, entry in change.ledger.items():
-                call = 0 if entry.status == "observed" else rows.ruled_call(scope, name, entry) or 0
+                call = 0 if entry[0] == "observed" else rows.ruled_call(scope, name, entry) or 0
                 if call:
                     batch.calls += (call, number)
                 cells += (number, _LEDGER + rows.key(name), call, bytearray(rows.dump([*entry])))
@@ -621,9 +621,12 @@ class SqliteStore:
                 # A later commit may set it again, an earlier one may have set it: the order must stay.
                 batch.flush(cursor)
                 cursor.executemany("DELETE FROM cell WHERE scope = ? AND name = ?", removed)
-        for scope, name in commit.unseal:
+
+    @staticmethod
+    def _seal(cursor: sqlite3.Cursor, seal: Sequence[SealedRow], unseal: Sequence[tuple[str, str]]) -> None:
+        for scope, name in unseal:
             cursor.execute("DELETE FROM sealed WHERE scope = ? AND name = ?", (rows.key(scope), rows.key(name)))
-        for row in commit.seal:
+        for row in seal:
             cursor.execute(
                 "INSERT OR REPLACE INTO sealed VALUES (?, ?, ?, ?)",
                 (rows.key(row.scope), rows.key(row.name), row.expires_at_ms, row.body),
