@@ -469,15 +469,16 @@ class Exchange:
 
     def _note(self, turn: Turn, verdict: Verdict) -> None:
         """Before the commit, so that whoever is cut off during it has on its receipt what was committed."""
-        for one in self.judged:
-            if one.turn is turn:  # it is judged again: the first time was not committed
-                self._unjudge(turn)
-                break
+        if self.judged:
+            self._unjudge(turn)  # it may be judged again: then the first time was not committed
         self.judged.append(Judged(turn, verdict.ruling, verdict.at_ms, verdict.elapsed_us))
 
     def _unjudge(self, turn: Turn) -> None:
         """Forgets a judgement that was not committed."""
-        self.judged = [one for one in self.judged if one.turn is not turn]
+        # In place: a gate's thread may be noting another turn of this exchange meanwhile.
+        for one in [*self.judged]:
+            if one.turn is turn:
+                self.judged.remove(one)
 
     def _with_receipt(self, kept: Kept) -> Kept:
         """What holds the receipt of this exchange, and will say whether it was committed."""

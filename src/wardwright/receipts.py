@@ -103,9 +103,9 @@ CALLER_TAGS: Final = ("tenant", "application", "agent", "user", "session_id", "r
 _NEVER_REDACTED: Final = frozenset({"", "*", "id", "at_ms", "kind", "version", "caller", "caller.*", "caller.tenant"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Judged:
-    """One gate of an exchange: what came, and what was ruled."""
+    """One gate of an exchange: what came, and what was ruled. Each is itself alone, so that a list can give one back at once."""
 
     turn: Turn
     ruling: Ruling
