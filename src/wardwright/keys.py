@@ -44,6 +44,9 @@ _SEPARATOR: Final = "\x1f"
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_SECRET: Final = 65_536
 _MAX_TENANTS: Final = 1_024
+_MAX_SCOPES: Final = 8_192
+_LONG_SCOPE: Final = 512
+"""Callers name sessions: one whose name is longer is not remembered."""
 
 _sha256 = hashlib.sha256
 
@@ -164,9 +167,9 @@ class Generation:
 
 
 class _Ring:
-    """What a ring's text says; never changed once read. `tenants` only remembers what was derived."""
+    """What a ring's text says; never changed once read. `scopes` and `tenants` only remember what was derived."""
 
-    __slots__ = ("admin_hash", "by_id", "digests", "generations", "tenants")
+    __slots__ = ("admin_hash", "by_id", "digests", "generations", "scopes", "tenants")
 
     def __init__(
         self, digests: tuple[Generation, ...], generations: tuple[Generation, ...], admin_hash: str = ""
@@ -176,6 +179,8 @@ class _Ring:
         self.admin_hash = admin_hash
         self.tenants: dict[str, dict[str, bytes]] = {one.id: {} for one in self.digests}
         """By digest secret and by all of a scope but its last part."""
+        self.scopes: dict[str, bytes] = {}
+        """By scope, while there is one digest secret: every gate asks."""
         self.by_id = {bytes.fromhex(one.id): one for one in generations}
 
     def dump(self) -> bytes:
@@ -299,7 +304,10 @@ class Keyring:
         running session keeps the digests it has when the digest secret is replaced. None: the ring's first secret, always.
         """
         ring = self._ring
-        digests = ring.digests
+        scopes, digests = ring.scopes, ring.digests
+        key = scopes.get(scope)
+        if key is not None:
+            return key
         used = digests[0]
         if since_ms is not None and len(digests) > 1:
             for one in digests:
@@ -317,6 +325,10 @@ class Keyring:
                     # Callers may be let to name tenants.
                     known.clear()
                 known[names] = key
+        if len(digests) == 1 and len(scope) <= _LONG_SCOPE:
+            if len(scopes) >= _MAX_SCOPES:
+                scopes.clear()
+            scopes[scope] = key
         return key
 
     def stable_key(self, purpose: str) -> bytes:

@@ -32,8 +32,6 @@ _LONG: Final = 1_024
 """Callers choose names: one that makes more text than this is not remembered."""
 _MANY: Final = 64
 """Likewise events of one exchange."""
-_MOST: Final = 2**53
-"""Numbers up to here are written as they are."""
 _OWN: Final = frozenset({"arguments_digest", "ordinal", "result_digest", "tool_call_id"})
 """What every event has for itself, in the order of a receipt."""
 
@@ -412,11 +410,10 @@ def _calls(ruling: Ruling) -> str:
 def _usage(used: Usage) -> str:
     read, written, price = used.input_tokens, used.output_tokens, used.price
     if (
-        type(read) is type(written) is int
-        and 0 <= read <= _MOST
-        and 0 <= written <= _MOST
-        and type(price) is float
+        price.__class__ is float
         and not price
+        and read.__class__ is written.__class__ is int
+        and not (read | written) >> 53
     ):
         # Other numbers are not written as Python shows them.
         return f',"usage":{{"input_tokens":{read},"output_tokens":{written},"price":{price}}}'

@@ -265,6 +265,15 @@ def test_keys_of_many_tenants_are_not_all_remembered() -> None:
     assert ring.session_key("session_id\x1ft0\x1fs") == keys[0]
 
 
+def test_keys_of_many_sessions_are_not_all_remembered() -> None:
+    """Sessions of one tenant have one key and those of another one another, however many and however they are named."""
+    ring = Keyring.ephemeral()
+    keys = [ring.session_key(f"session_id\x1ft{number % 2}\x1fs{number}") for number in range(9_000)]
+
+    assert keys == [*keys[:2]] * 4_500
+    assert ring.session_key("session_id\x1ft1\x1f" + "s" * 9_000) == keys[1] != keys[0]
+
+
 def test_a_scope_of_another_form_gets_its_own_key_each_time() -> None:
     """What is remembered is remembered by tenant: no scope without one passes for another."""
     ring = Keyring.ephemeral()

@@ -27,6 +27,8 @@ from wardwright.history import (
     Head,
     ReceiptRow,
     ScopeState,
+    body_hash,
+    chain_hash,
 )
 from wardwright.store import rows
 from wardwright.store.postings import (
@@ -194,14 +196,15 @@ class _Batch:
 
     def append(self, receipt: ReceiptRow, tags: list[str], payload: bytes) -> ChainLink:
         writer, last, previous = self.end
-        link = rows.next_link(writer, last, previous, receipt)
-        sequence, hashed = link.sequence, bytearray.fromhex(link.hash)
+        sequence, before = last + 1, previous.hex()
         receipt_id, at_ms, scope = receipt.id, receipt.at_ms, receipt.scope
+        made = chain_hash(writer, sequence, before, receipt_id, at_ms, body_hash(receipt.body))
+        hashed = bytearray.fromhex(made)
         row_id, row_scope = bytearray(receipt_id, "utf-8", "surrogatepass"), bytearray(scope, "utf-8", "surrogatepass")
         self.receipts += (sequence, row_id, at_ms, previous, hashed, row_scope, bytearray(payload))
         self.recent[sequence] = (at_ms, receipt_id, scope, tags)
         self.end = (writer, sequence, hashed)
-        return link
+        return ChainLink(writer, sequence, before, made)
 
     def flush(self, cursor: sqlite3.Cursor) -> None:
         if self.cells:
