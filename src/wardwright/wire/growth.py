@@ -26,6 +26,8 @@ from wardwright.wire.turn import CallItem, Item, Repeated, ResultItem, Turn, aga
 _TRANSCRIPT: Final = "messages"
 _BLANK: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
+_END: Final = 64
+"""Bytes at the end of a body in which its messages mostly end."""
 _new = object.__new__
 ROOM: Final = 40 * 1024 * 1024
 """Bytes of bodies that are remembered, over all conversations; about twice as much is kept of what was made of them."""
@@ -38,7 +40,7 @@ PARSED: Final = 4
 class Given:
     """The body of one request."""
 
-    __slots__ = ("_body", "_heads", "_said", "beside", "head", "ids", "raw")
+    __slots__ = ("_body", "_heads", "beside", "head", "ids", "raw", "said")
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class Given:
         self.beside = 0
         """How many bytes they are, or a few more. Only of what is remembered."""
         self._body = body
-        self._said = said
+        self.said = said
         """The messages, written anew, without the brackets around them: what each request added, so that nothing is copied twice."""
         self._heads = heads
         """The fields beside them, written anew, by the model that is asked."""
@@ -92,21 +94,21 @@ class Given:
             edits.forget(fields)
             edits.set_model(fields, model)
             head = self._heads[model] = write(fields)[:-1]
-        said = self._said
+        said = self.said
         if said is None:
-            said = self._said = (write(self.own()[_TRANSCRIPT])[1:-1],)
+            said = self.said = (write(self.own()[_TRANSCRIPT])[1:-1],)
         return b"".join([head, b',"messages":[', *said, b"]}"])
 
     def grown(self, raw: bytes, added: list[Json], items: Sequence[Item]) -> Given:
         """The request that adds these messages to this one, and these items with them."""
-        assert self._said is not None  # it is one that others may go on from
+        assert self.said is not None  # it is one that others may go on from
         given = _new(Given)
         given.raw = raw
         given.ids = self.ids + _ids(items)
         given.head = self.head
         given.beside = self.beside
         given._body = None
-        given._said = (*self._said, b",", write(added)[1:-1])
+        given.said = (*self.said, b",", write(added)[1:-1])
         given._heads = self._heads
         return given
 
@@ -187,21 +189,25 @@ class _Last:
 
     def _part(self, raw: bytes) -> bool:
         """Finds where the messages of this request end: where the next one goes on otherwise."""
-        before = self.given.raw
+        given = self.given
+        before = given.raw
         end = _alike(before, raw)
-        opening, rest = before[:end], before[end:]
+        opening, rest = memoryview(before)[:end], before[end:]  # no copy of what may be long
         if not rest.lstrip(_BLANK).startswith(b"]") or not raw[end:].lstrip(_BLANK).startswith(b","):
             return False  # no list goes on here, so there is nothing to prove
-        expected = read(before)
-        expected[_TRANSCRIPT] = [*_messages(expected), None]
         try:
             # CAUTION: this is the proof. If a value put here becomes the last message and changes nothing else, a reader stands
             # behind a message here, and behind that value again, so whatever is put here does the same. Inside a string, in another
             # list or in a field that stands twice it would not.
-            if orjson.loads(b"%b,null%b" % (opening, rest)) != expected:
+            body: Object = orjson.loads(b"%b,null%b" % (opening, rest))
+            messages = body.get(_TRANSCRIPT)
+            if not isinstance(messages, list) or not messages or messages.pop() is not None:
                 return False
-        except (orjson.JSONDecodeError, RecursionError):
-            return False  # more levels can be read than compared
+            # Different messages are never written alike.
+            if _beside(body) != given.head or (write(messages)[1:-1],) != given.said:
+                return False
+        except (orjson.JSONDecodeError, RecursionError, WireError):
+            return False  # more levels can be read than compared, or written
         self._opening, self._rest = opening, rest
         return True
 
@@ -220,15 +226,11 @@ def _ids(items: Sequence[Item]) -> list[str]:
     return found
 
 
-def _messages(body: Object) -> list[Json]:
-    messages = body[_TRANSCRIPT]
-    assert isinstance(messages, list)  # it was read as a request before
-    return messages
-
-
 def _alike(one: bytes, other: bytes) -> int:
     """How many bytes both begin with."""
     low, high = 0, min(len(one), len(other))
+    if other.startswith(memoryview(one)[: max(0, high - _END)]):  # as mostly
+        low = max(0, high - _END)
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
