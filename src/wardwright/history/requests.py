@@ -58,7 +58,7 @@ class RequestRecord(NamedTuple):
     """Pairs: the raw name of a tool the provider did not see, and the id of the rule that took it away."""
 
 
-_record: Callable[[type[RequestRecord], Fields], RequestRecord] = cast("Any", tuple).__new__
+_record: Callable[[type[RequestRecord], tuple[Any, ...]], RequestRecord] = cast("Any", tuple).__new__
 """Makes a record of all its fields in half the time; every reply makes one."""
 
 
@@ -122,17 +122,14 @@ _PHASES: Final[tuple[str, ...]] = ("planning", "argument_repair", "result_interp
 """By the number that is stored for them: a new one goes to the end."""
 _NUMBERS: Final[Mapping[str, int]] = {phase: number for number, phase in enumerate(_PHASES)}
 _MAX_READ: Final = 1024
-_read: dict[str, tuple[int, int, int, int, int, int, str]] = {}
+_read: dict[str, tuple[Any, ...]] = {}
 """Records of nothing but numbers, as they are stored → what they say: the same few come again and again, in all sessions."""
 
 
 def _pack(record: Fields) -> str:
     """All but the name. The turn comes first; bundles and tools only if there are any, as there are in few records."""
     _, turn, news_from, news_turn, flags, words, first_word, phase, bundles, repairing, stripped = record
-    number = _NUMBERS.get(phase)
-    if number is not None and not (bundles or repairing or stripped):
-        return f"[{turn},{news_from},{turn - news_turn},{flags},{words},{words - first_word},{number}]"
-    fields = (turn, news_from, turn - news_turn, flags, words, words - first_word, phase if number is None else number)
+    fields = (turn, news_from, turn - news_turn, flags, words, words - first_word, _NUMBERS.get(phase, phase))
     if bundles or repairing or stripped:
         return orjson.dumps((*fields, bundles, repairing, stripped)).decode()
     return orjson.dumps(fields).decode()
@@ -141,7 +138,7 @@ def _pack(record: Fields) -> str:
 def _unpack(name: str, text: Any) -> RequestRecord:
     known = _read.get(text)
     if known is not None:
-        return _record(RequestRecord, (name, *known, (), (), ()))
+        return _record(RequestRecord, (name,) + known)  # noqa: RUF005 - the other way makes a list first
     kept: list[Any] = orjson.loads(text)
     if len(kept) == 7:
         turn, news_from, news_age, flags, words, more_words, phase = kept
@@ -149,15 +146,15 @@ def _unpack(name: str, text: Any) -> RequestRecord:
     else:
         turn, news_from, news_age, flags, words, more_words, phase, *names = kept
         bundles, repairing, stripped = map(tuple, names)
-    first_word = words - more_words
-    if isinstance(phase, int):
+    plain = isinstance(phase, int)
+    if plain:
         phase = _PHASES[phase]
-        if len(kept) == 7:
-            if len(_read) >= _MAX_READ:
-                _read.clear()
-            _read[text] = turn, news_from, turn - news_age, flags, words, first_word, phase
-    fields = (name, turn, news_from, turn - news_age, flags, words, first_word, phase, bundles, repairing, stripped)
-    return _record(RequestRecord, fields)
+    fields = (turn, news_from, turn - news_age, flags, words, words - more_words, phase, bundles, repairing, stripped)
+    if plain and len(kept) == 7:
+        if len(_read) >= _MAX_READ:
+            _read.clear()
+        _read[text] = fields
+    return _record(RequestRecord, (name, *fields))
 
 
 def _rewritten(value: RegisterValue) -> RegisterValue:

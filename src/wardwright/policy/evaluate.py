@@ -271,7 +271,7 @@ class Run(Seldom):
         self.events = offset
         if self.gate == "request":
             self.bound = session.registers.get(BOUND) is not None
-            self.facts = (*facts, *(_surface(observed) if observed.changed else observed.surface.facts))
+            self.facts = tuple(facts) + (_surface(observed) if observed.changed else observed.surface.facts)
         else:
             self.bound = False
             self.facts = tuple(facts)
@@ -687,10 +687,10 @@ def _index(run: Run) -> None:
                 hear(shelves, watch, item.text)
 
 
-def _surface(observed: Observed) -> Sequence[ToolFact]:
+def _surface(observed: Observed) -> tuple[ToolFact, ...]:
     """The declared tools, those that have changed with their mark."""
     changed = {fact.raw_name: fact for fact in observed.changed}
-    return [changed.get(fact.raw_name, fact) for fact in observed.surface.facts]
+    return tuple([changed.get(fact.raw_name, fact) for fact in observed.surface.facts])
 
 
 def unwind(run: Run, released: bool) -> None:
