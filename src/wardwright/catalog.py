@@ -149,7 +149,7 @@ def compile_glob(glob: str) -> Callable[[str], bool]:
 def compile_value_glob(glob: str) -> Callable[[str], bool]:
     """A test of values. Only their case and form do not matter: a path with an invisible character is another path."""
     fits = _glob(caseless(glob))
-    return lambda value: fits(caseless(value))
+    return lambda value: fits(value.lower() if value.isascii() else caseless(value))  # as `caseless` does it
 
 
 def _glob(folded: str) -> Callable[[str], bool]:

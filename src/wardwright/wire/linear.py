@@ -120,8 +120,13 @@ class PatternSet:
     def search_all(self, texts: Sequence[str]) -> set[int]:
         hits: set[int] = set()
         # A search costs as much as a hundred letters, so a few texts are read on end first: nearly always none has a hit.
-        if self._anywhere and len(texts) > 1 and not self.search("\n".join(texts)):
-            return hits
+        if self._anywhere and len(texts) > 1:
+            whole = "\n".join(texts)
+            # As `search` does, without the call.
+            if self._set is not None and self._set.Match(whole.encode("utf-8", "replace")) == self._nothing:
+                return hits
+            if not self.search(whole):
+                return hits
         for text in texts:
             if text and (found := self.search(text)):
                 hits.update(found)
