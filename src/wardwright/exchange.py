@@ -956,10 +956,15 @@ class Exchange:
         if mediated:
             denied = tuple(call.call_id for call in calls if "tool_mediation" in call.rules)
         if step == "release":
-            kept = Kept() if as_it_is else self._splice_rows(turn, ruling, {}, verdict)
-            if as_it_is or not self._ours(ruling):
-                kept.receipt = self._receipt("released", 200)
-                self.kept = kept
+            if as_it_is:
+                kept = self.kept = Kept(self._receipt("released", 200))
+                if not (unseal or denied or waiting or held is not None):
+                    return kept  # as it usually is
+            else:
+                kept = self._splice_rows(turn, ruling, {}, verdict)
+                if not self._ours(ruling):
+                    kept.receipt = self._receipt("released", 200)
+                    self.kept = kept
             if waiting:
                 kept.seal = (*kept.seal, *waiting)
             kept.unseal, kept.denied = unseal, denied
@@ -1165,10 +1170,11 @@ class Exchange:
             return
         answer = reply.body
         edits.keep_calls(answer, calls, change=change)
-        for one in reversed(self.rounds):
-            if one.change is not None:
-                edits.rewrite(one.reply, one.change)
-            answer = edits.join(one.reply, answer)
+        if self.rounds:
+            for one in reversed(self.rounds):
+                if one.change is not None:
+                    edits.rewrite(one.reply, one.change)
+                answer = edits.join(one.reply, answer)
         if self.wire == "responses":
             answer.update(self._repeated())
         self.started = True

@@ -128,7 +128,8 @@ class Outcomes:
                 continue
             buckets, totals = self.series[key]
             if self.per_second != 1:
-                waiting[:] = [took / self.per_second for took in waiting]
+                per_second = self.per_second
+                waiting[:] = [took / per_second for took in waiting]
             # In the order in which they came, as if each had been added at once.
             totals[0] = sum(waiting, totals[0])
             waiting.sort()

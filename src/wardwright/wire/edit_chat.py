@@ -258,6 +258,21 @@ def _count(message: Object) -> int:
     return count if message.get("function_call") is None else count + 1
 
 
+def _said(reply: Object) -> int:
+    """How many calls a reply has. Asked of every one, so it makes nothing."""
+    found = 0
+    choices = reply.get("choices")
+    if isinstance(choices, list):
+        for choice in choices:
+            message = choice.get("message") if isinstance(choice, dict) else None
+            if isinstance(message, dict):
+                if "tool_calls" in message and isinstance(calls := message["tool_calls"], list):
+                    found += len(calls)
+                if "function_call" in message and message["function_call"] is not None:
+                    found += 1
+    return found
+
+
 def _thoughts(message: Object) -> list[Slot]:
     slots = [Slot(message, name) for name in _REASONING if message.get(name)]
     for detail in objects(message.get("reasoning_details")):
@@ -324,16 +339,10 @@ def keep_calls(
     more_rename: Mapping[str, str] = NO_RENAMES,
     change: Change | None = None,
 ) -> None:
-    if nothing_to_do(calls, more_rename):
-        found = 0
-        for choice in objects(reply.get("choices")):
-            message = choice.get("message")
-            if isinstance(message, dict):
-                found += _count(message)
-        if found == len(calls):
-            if change is not None:
-                rewrite(reply, change)
-            return
+    if nothing_to_do(calls, more_rename) and _said(reply) == len(calls):
+        if change is not None:
+            rewrite(reply, change)
+        return
     ids = kept_ids(calls, more_rename)
     places = [one for one in _walk(reply) if isinstance(one, _Calls)]
     if change is not None:
