@@ -686,8 +686,34 @@ class Exchange:
         failed: ProviderFailed | None = None
         for target in selection.order:
             began = gateway.monotonic()
+            tried: list[ProviderFailed] = []
+            upstream = self.live.providers[target.provider]
             try:
-                reply = await self._ask_target(turn, target)
+                wire, sent = self._build(turn, target, upstream)
+                sent_ns = perf_counter_ns()
+                try:
+                    response = await upstream.send(
+                        wire,
+                        sent,
+                        stream=turn.stream,
+                        model=target.model,
+                        deadline=self.loop.time() + self.live.deployment.limits.exchange_ms / 1000,
+                        headers=self.forwarded if wire == self.wire else (),
+                        tried=tried,
+                    )
+                finally:
+                    if tried:
+                        self._retried(target, tried)
+                try:
+                    self.selected = target.model
+                    said: dict[str, Any] | Relay
+                    if turn.stream:
+                        said, parsed = await self._relay_reply(response, wire)
+                    else:
+                        said, parsed = self._whole_reply(await response.read(body.MAX_BYTES), wire)
+                finally:
+                    response.close()
+                reply = _Reply(said, parsed, target, (perf_counter_ns() - sent_ns) // 1_000_000)
             except ProviderFailed as error:
                 failed = error
                 self._attempted(target, "failed", began, reason=_noted(error))
@@ -707,6 +733,12 @@ class Exchange:
 
     def _resting(self, target: Target) -> bool:
         return self.live.providers[target.provider].blocked(target.model)
+
+    def _retried(self, target: Target, tried: Sequence[ProviderFailed]) -> None:
+        for failed in tried:
+            self.attempts.append(
+                {"model": target.model, "provider": target.provider, "status": "retried", "reason": str(failed)}
+            )
 
     def _attempted(self, target: Target, status: str, began: float, reason: str = "") -> None:
         elapsed = self.gateway.monotonic() - began
@@ -784,37 +816,6 @@ class Exchange:
             return None
         names = [spec.name for spec in self._server_tools().specs()]
         return mediation.advertise(settings.advertisement, names, [target.tools for target in self.part.targets])
-
-    async def _ask_target(self, turn: Turn, target: Target) -> _Reply:
-        upstream = self.live.providers[target.provider]
-        wire, sent = self._build(turn, target, upstream)
-        began = perf_counter_ns()
-        tried: list[ProviderFailed] = []
-        try:
-            response = await upstream.send(
-                wire,
-                sent,
-                stream=turn.stream,
-                model=target.model,
-                deadline=self.loop.time() + self.live.deployment.limits.exchange_ms / 1000,
-                headers=self.forwarded if wire == self.wire else (),
-                tried=tried,
-            )
-        finally:
-            for failed in tried:
-                self.attempts.append(
-                    {"model": target.model, "provider": target.provider, "status": "retried", "reason": str(failed)}
-                )
-        try:
-            self.selected = target.model
-            given: dict[str, Any] | Relay
-            if turn.stream:
-                given, parsed = await self._relay_reply(response, wire)
-            else:
-                given, parsed = self._whole_reply(await response.read(body.MAX_BYTES), wire)
-        finally:
-            response.close()
-        return _Reply(given, parsed, target, (perf_counter_ns() - began) // 1_000_000)
 
     def _whole_reply(self, said: bytes, wire: WireName) -> tuple[dict[str, Any], Turn]:
         try:
