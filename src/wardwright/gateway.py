@@ -245,7 +245,8 @@ def _asked(run: Run, ruling: Ruling, through: bool, event: int, since: int, plan
             last_digest=whole,
             spoken=run.issued,
         )
-    session.changes.update(observed.pins)
+    if observed.pins:
+        session.changes.update(observed.pins)
     if plan.reserves:
         set_aside(run)
     repairing = capped(observed.repairing) if observed.repairing else ()

@@ -95,7 +95,7 @@ def test_little_is_remembered_of_what_a_reply_said() -> None:
     transcripts, registers = Transcripts(), Registers({SCOPE: EMPTY_SCOPE}, b"k" * 32)
     _, turn = transcripts.read("somebody", b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}')
     _, registers = judged(registers, turn)
-    texts = ["{}", json.dumps({"text": "x" * 1_000}), json.dumps({"text": "y" * 1_000})]
+    texts = ["{}", json.dumps({"text": "x" * 300}), json.dumps({"text": "y" * 300})]
     calls = [CallItem(f"id{index}", "ping", text) for index, text in enumerate(texts)]
     answered = Turn("reply", "chat_completions", "m", calls)
     answered.repeated = turn.repeated

@@ -64,8 +64,8 @@ MAX_EVENTS: Final = 1_000
 """… and calls, results and hosted events of one reply that are judged. What has more is refused."""
 MAX_SHARED: Final = 64
 """Surfaces known by identity."""
-MAX_SAID: Final = 2_000
-"""Letters of arguments that are remembered of a reply until the next request."""
+MAX_SAID: Final = 500
+"""Letters of arguments that are remembered of a reply until the next request: what is parsed of them may be twenty times as big."""
 
 
 _SHAPE: Final = STORED_FIELDS[:14]
