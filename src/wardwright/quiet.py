@@ -21,7 +21,7 @@ from wardwright.history import ReceiptRow, scope_key
 from wardwright.history.observer import MAX_SURFACE_BYTES, MAX_SURFACES_BYTES
 from wardwright.policy.rules import Rule, Ruling
 from wardwright.receipts import Judged, Outcome, Rules
-from wardwright.wire.turn import Caller, Turn, Usage
+from wardwright.wire.turn import Caller, Turn
 
 _KINDS: Final = 1_024
 _CALLERS: Final = 1_024
@@ -220,8 +220,11 @@ def _quiet(receipt_id: str, judged: Sequence[Judged], outcome: Outcome, rules: R
             f'{{"at_ms":{at}{bundles}{calls}{candidates},"decision":"allow","elapsed_us":{one.elapsed_us}{facts},'
             f'"gate":"{ruling.gate}"{notes},{phase}{states}{target}}}'
         )
-        if turn.usage is not None:
-            usage = _usage(turn.usage)
+        used = turn.usage
+        if used is not None:
+            usage = ',"usage":' + _written(
+                {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens, "price": used.price}
+            )
     attempts = f'"attempts":{_written(outcome.attempts)},' if outcome.attempts else ""
     choice = asked.tool_choice
     chosen = "" if choice is None else f'"tool_choice":{_written(receipts.fields_kept(choice))},'
@@ -405,19 +408,6 @@ def _calls(ruling: Ruling) -> str:
         else:
             told.append(_written(receipts.call_kept(call)))
     return f',"calls":[{",".join(told)}]'
-
-
-def _usage(used: Usage) -> str:
-    read, written, price = used.input_tokens, used.output_tokens, used.price
-    if (
-        price.__class__ is float
-        and not price
-        and read.__class__ is written.__class__ is int
-        and not (read | written) >> 53
-    ):
-        # Other numbers are not written as Python shows them.
-        return f',"usage":{{"input_tokens":{read},"output_tokens":{written},"price":{price}}}'
-    return ',"usage":' + _written({"input_tokens": read, "output_tokens": written, "price": price})
 
 
 def _part(name: str, values: Mapping[str, Any]) -> str:
