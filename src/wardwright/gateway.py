@@ -380,7 +380,9 @@ def _record_request(run: Run, ruling: Ruling, repairing: tuple[str, ...]) -> Non
             repairing=capped(tuple(dict.fromkeys((*before.repairing, *again.repairing)))),
             stripped=_merged(before.stripped, again.stripped),
         )
-    session.changes[REQUESTS] = put(session.registers.get(REQUESTS), record)
+    # Who observed a turn has looked for its name; nobody has for facts that were stored.
+    new = before is None and observed.turn is not None
+    session.changes[REQUESTS] = put(session.registers.get(REQUESTS), record, new)
 
 
 def _record_reply(run: Run, ruling: Ruling, failed: Sequence[str]) -> None:

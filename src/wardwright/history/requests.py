@@ -80,14 +80,13 @@ def find(value: RegisterValue | None, name: str) -> RequestRecord | None:
     return _unpack(name, kept[2 * names.index(name) + 1]) if name in names else None
 
 
-def put(value: RegisterValue | None, record: Fields) -> RegisterValue:
-    """The register with this record as the newest; the oldest beyond the cap is forgotten."""
+def put(value: RegisterValue | None, record: Fields, new: bool = False) -> RegisterValue:
+    """The register with this record as the newest; the oldest beyond the cap is forgotten. `new`: `find` has found none of its name."""
     name = record[0]
     if value is None:
         return (name, _pack(record))
     kept = value if isinstance(value[0], str) else _rewritten(value)
-    names = kept[::2]
-    if name in names:
+    if not new and name in (names := kept[::2]):
         at = 2 * names.index(name)
         kept = kept[:at] + kept[at + 2 :]
     last = name, _pack(record)
