@@ -165,7 +165,7 @@ class ToolFact:
     """Memo of the parsed arguments."""
     invalid_arguments: bool = False
     """The failed call's arguments were unreadable or broke the declared schema (argument_repair follows)."""
-    kind: object = field(default=None, init=False, repr=False, compare=False)
+    kind: Any = field(default=None, init=False, repr=False, compare=False)
     """Facts of one kind are the same to every matcher, but for their arguments. None: nobody has said. CAUTION: whoever changes
     what a matcher can ask sets it back to None; a fact that is made anew, or replaced, has none."""
 

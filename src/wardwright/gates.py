@@ -134,7 +134,7 @@ class Gates:
         self._keys = keys
         self._now_ms = now_ms
         # A file answers sooner than a thread could be asked; a database is waited for elsewhere.
-        self._inline = isinstance(store, SqliteStore)
+        self._direct = isinstance(store, SqliteStore)
         self._waiting: list[_Job] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it serves: asking which loop runs is a system call."""
@@ -159,7 +159,7 @@ class Gates:
 
     async def ask(self, question: Callable[..., Result], *arguments: Any) -> Result:
         """Calls the store where its answers do not hold up the event loop."""
-        if self._inline:
+        if self._direct:
             return question(*arguments)
         return await asyncio.to_thread(question, *arguments)
 
@@ -200,7 +200,7 @@ class Gates:
         jobs = [job for job in jobs if not job.future.done()]  # a caller that went away
         failed: BaseException | None = None
         try:
-            if not self._inline:
+            if not self._direct:
                 running = self._running().run_in_executor(None, self._run, jobs)
                 running.add_done_callback(lambda done: self._end(jobs, done.exception()))
                 return

@@ -51,7 +51,6 @@ MAX_LAST_IDS = 64
 """Call ids of a released reply that the next transcript is compared with, to note what it leaves out."""
 ROUTES = frozenset({"restrict_routes", "switch_model", "reroute"})
 
-_new = object.__new__
 _head: Callable[[tuple[Any, ...]], Head] = partial(cast("Any", tuple).__new__, Head)
 """Makes a head of all its fields, in their order, in little more than half the time; every gate makes one."""
 
@@ -182,7 +181,7 @@ def _decide(
     if ledger and (run.findings or gate != "reply"):  # else all of a reply has passed, as the observer wrote
         ledger = _ledger(run, ruling, through)
     # Filled by hand, here and below: a class that is called takes twice as long.
-    change = _new(ScopeDelta)
+    change = ScopeDelta.__new__(ScopeDelta)
     change.scope = scope
     change.kind = "session_id"
     change.base_version = session.version
@@ -195,7 +194,7 @@ def _decide(
     facts = observed.facts
     if run.events - observed.surface_changed < len(facts):  # some were seen before
         facts = [fact for fact in facts if not fact.repeat]
-    delta = _new(Delta)
+    delta = Delta.__new__(Delta)
     delta.at_ms = now
     delta.scopes = changes
     delta.facts = tuple(facts)
@@ -460,7 +459,7 @@ def _ledger(run: Run, ruling: Ruling, through: bool) -> dict[str, LedgerEntry]:
             name = f"c:{call.call_id}"
             if name not in entries:
                 continue  # judged from stored facts: the ledger learns nothing
-            status = _STATUS[call.status]
+            status: LedgerStatus = _STATUS[call.status]
             if status == "passed" and not through:
                 # Nothing of this reply is released: it is held with the calls that wait, or asked again elsewhere.
                 status = "held" if _waits(ruling) else "denied"

@@ -33,7 +33,7 @@ from wardwright.policy.rules import (
     StructuredOutput,
     ToolSequence,
 )
-from wardwright.wire.turn import Caller, CallItem, DeclaredTool, Gate, Item, ResultItem, TextItem, Turn
+from wardwright.wire.turn import Caller, CallItem, DeclaredTool, Gate, Item, ResultItem, SecretCall, TextItem, Turn
 from weakincentives import serde
 from weakincentives.prompt import PolicyDecision, ToolContext, ToolInvoked, ToolResult, render_text
 from weakincentives.prompt.policies import ALLOW, APPROVALS, approval_register
@@ -295,12 +295,6 @@ class _Ledger:
         return found
 
 
-class _SecretCall(CallItem):
-    """A call whose arguments hold secrets: judged whole, kept and announced without them."""
-
-    __slots__ = ()
-
-
 class _Turns:
     """One visit to the engine, while the session's registers are held."""
 
@@ -379,7 +373,7 @@ class _Turns:
         raise ResultWithheld(ruling.message)
 
     def _announce(self, turn: Turn, ruling: Ruling) -> None:
-        secret = {item.id for item in turn.items if isinstance(item, _SecretCall)}
+        secret = {item.id for item in turn.items if isinstance(item, SecretCall)}
         for fact in ruling.facts if secret else ():
             if fact.tool_call_id in secret:
                 fact.arguments = fact.parsed = None
@@ -414,7 +408,7 @@ class _Turns:
             if secret is None:
                 call = CallItem(call_id, event.tool_name, _json(event.params))
             else:
-                call = _SecretCall(call_id, event.tool_name, secret)
+                call = SecretCall(call_id, event.tool_name, secret)
             ledger = self._ledger()
             entry = ledger.get(f"c:{call_id}")
             if entry is None:
@@ -441,7 +435,7 @@ class _Turns:
         if params is None or not serde.has_secrets(type(params)):
             return CallItem(context.call_id, tool.name, arguments)
         self.feed.clear[context.call_id] = arguments
-        return _SecretCall(context.call_id, tool.name, arguments)
+        return SecretCall(context.call_id, tool.name, arguments)
 
     def _unanswered(self, entry: LedgerEntry, call: CallItem) -> bool:
         same = entry.raw_name == call.name and entry.digest == digest(self.key, call.arguments)
@@ -667,7 +661,7 @@ def _dumped(items: Sequence[Item]) -> list[list[Any]] | None:
     for item in items:
         if isinstance(item, TextItem):
             rows.append(["text", item.role, item.text])
-        elif isinstance(item, _SecretCall):
+        elif isinstance(item, SecretCall):
             rows.append(["secret", item.id, item.name])
         elif isinstance(item, CallItem):
             rows.append(["call", item.id, item.name, item.arguments])
@@ -684,7 +678,7 @@ def _loaded(rows: Sequence[Sequence[Any]] | None, clear: Mapping[str, str]) -> l
             items.append(_ITEMS[kind](*fields))
         elif fields[0] in clear:
             call_id, name = fields
-            items.append(_SecretCall(call_id, name, clear[call_id]))
+            items.append(SecretCall(call_id, name, clear[call_id]))
     return items
 
 

@@ -964,9 +964,9 @@ def caller_kept(caller: Caller) -> dict[str, str]:
 
 
 def fields_kept(value: Any) -> dict[str, Any]:
-    """A flat slotted value as JSON values. Not `asdict`, which copies deeply and costs more than the ruling did."""
+    """A flat value as JSON values. Not `asdict`, which copies deeply and costs more than the ruling did."""
     return {
         name: list(cast("tuple[Any, ...]", part)) if isinstance(part, tuple) else part
-        for name in value.__slots__
+        for name in value.__dataclass_fields__
         if (part := getattr(value, name)) or part.__class__ in _NUMBERS
     }

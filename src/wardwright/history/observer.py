@@ -11,7 +11,6 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -80,7 +79,6 @@ _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 """How a word usually begins."""
 _SHAPED: Final[tuple[Source, ...]] = ("assistant_tool_call", "tool_result", "tool_choice", "inferred")
 _sha256 = hashlib.sha256
-_new = object.__new__
 _FORGED: Final[tuple[Mark, ...]] = ("forged",)
 _UNDECLARED: Final[tuple[Mark, ...]] = ("undeclared",)
 _NO_PINS: Final[Mapping[RegisterKey, RegisterValue | None]] = {}
@@ -107,7 +105,7 @@ class Surface:
     """What a session that sees its first surface pins."""
     judged: dict[str, Any] = field(default_factory=dict[str, Any])
     """Scratch for the evaluator: what it found out about this surface under one plan."""
-    quiet: object = None
+    quiet: Any = None
     """The rules that it found to be about none of these tools."""
 
 
@@ -209,9 +207,8 @@ class Observed:
 
     def with_items(self, turn: Turn, items: Sequence[Item]) -> Observed:
         """The same, as if the turn had had these items."""
-        other = copy(self)
-        other.turn = replace(turn, items=items, repeated=None)
-        return other
+        other = replace(turn, items=items, repeated=None)
+        return Observed(self.facts, self.surface, self.known, self.transcript_digest, other, self.key)
 
     @property
     def content_digest(self) -> str:
@@ -613,7 +610,7 @@ class Observer:
             "",
             "unknown",
             identity.confidence,
-            where,  # pyright: ignore[reportArgumentType]
+            where,  # type: ignore  # pyright: ignore[reportArgumentType]
             VISIBILITY[where],
             (),
             identity.trust,
@@ -942,7 +939,7 @@ class Observer:
         if shape is None:
             shape = self._shape(turn, raw, "assistant_tool_call", "planning")
         # As `ToolFact` makes one of all its values, without passing them on: this is a fifth of what a reply costs here.
-        fact = _new(ToolFact)
+        fact = ToolFact.__new__(ToolFact)
         (
             fact.namespace, fact.name, fact.raw_name, fact.risk_class, fact.phase, fact.source, _, fact.result_status,
             fact.confidence, fact.execution_location, fact.visibility_level, fact.marks, fact.trust, fact.effects,
@@ -1054,7 +1051,7 @@ class Observer:
         if shape is None:
             shape = self._shape(turn, raw, "tool_result", "result_interpretation")
         identity = shape.identity
-        fact = _new(ToolFact)
+        fact = ToolFact.__new__(ToolFact)
         (
             fact.namespace, fact.name, fact.raw_name, fact.risk_class, fact.phase, fact.source, _, fact.result_status,
             fact.confidence, fact.execution_location, fact.visibility_level, fact.marks, fact.trust, fact.effects,
@@ -1198,7 +1195,7 @@ class Observer:
         surface = self.surface(turn.tools)
         seen = Observed(facts, surface, 0, "", turn, key)
         self.asked(turn, session, seen)
-        seen.phase = seen.phases[-1]  # pyright: ignore[reportAttributeAccessIssue]
+        seen.phase = seen.phases[-1]  # type: ignore  # pyright: ignore[reportAttributeAccessIssue]
         failed: tuple[str, ...] = ()
         for record in seen.answers:
             failed += record.repairing

@@ -23,7 +23,6 @@ from wardwright.policy.rules import CallRuling, CallStatus, Conflict, Decision, 
 from wardwright.wire.linear import compile_pattern
 from wardwright.wire.turn import CallItem
 
-_new = object.__new__
 STRENGTH: Final[Mapping[str, int]] = {
     "block": 0,
     "deny_call": 1,
@@ -249,7 +248,7 @@ def _calls(run: Run, ruling: Ruling, effective: Sequence[Finding]) -> tuple[Call
             if 0 <= at < size and type(item := items[at]) is CallItem:
                 provider_id = item.id
             # Filled by hand: a class that is called takes twice as long.
-            call = _new(CallRuling)
+            call = CallRuling.__new__(CallRuling)
             call.item = at
             call.call_id = call_id
             call.provider_id = provider_id

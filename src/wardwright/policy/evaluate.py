@@ -136,6 +136,9 @@ class ScopeRun:
         self.changes[key] = value
 
 
+NOBODY: Final[frozenset[int]] = frozenset()
+
+
 class Seldom:
     """What most gates never need: it is as it stands here until a run needs one of its own."""
 
@@ -149,7 +152,7 @@ class Seldom:
     indexed: Shelves | None = None
     offsets: list[int] | None = None
     """Events of this gate before its first fact, and up to each fact."""
-    refused: set[int] | frozenset[int] = frozenset()
+    refused: set[int] | frozenset[int]
     """Facts that some rule refuses."""
     shown: dict[str, Any] | None = None
     started: dict[RegisterKey, list[int]] | None = None
@@ -246,6 +249,7 @@ class Run(Seldom):
         self.conditional = []
         self.endings = None
         self.touched = NOTHING
+        self.refused = NOBODY
         if plan.holders:
             for machine_id, scope, register in plan.holders:
                 if self.scopes[scope].registers.get(register) is not None:

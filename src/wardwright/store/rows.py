@@ -38,11 +38,11 @@ from wardwright.store.protocol import Checkpoint, StoredReceipt
 
 try:
     # The same format in half the time; what one has written the other reads.
-    from isal import isal_zlib as fast
+    from isal import isal_zlib
+
+    fast: Any = isal_zlib
 except ImportError:  # pragma: no cover
     fast = None
-
-_fast: Any = fast
 
 Tags = tuple[tuple[str, str], ...]
 """Filter names and values. Packed and indexed as `name=value`: no name has an equals sign."""
@@ -132,8 +132,8 @@ _DEFLATED: Final = b"\x02"
 # Its lowest level needs half the time of the next one, for rows that are a fifth longer.
 _deflater: Final[Callable[[], Any]] = (
     zlib.compressobj(3, zlib.DEFLATED, _WINDOW, 5, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY).copy
-    if _fast is None
-    else partial(_fast.compressobj, 0, zlib.DEFLATED, _WINDOW, 8, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
+    if fast is None
+    else partial(fast.compressobj, 0, zlib.DEFLATED, _WINDOW, 8, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
 )
 """Knows the dictionary already. Little memory, for the processor's cache."""
 
@@ -172,7 +172,7 @@ def key(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def text(column: bytes) -> str:
+def text(column: Any) -> str:
     return column.decode("utf-8", "surrogatepass")
 
 
@@ -184,7 +184,7 @@ def dump(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def load(column: bytes | str) -> Any:
+def load(column: Any) -> Any:
     try:
         return orjson.loads(column)
     except orjson.JSONDecodeError:
@@ -256,7 +256,7 @@ def dump_head(at_ms: int, head: Head) -> bytes:
     return dump([at_ms, *head])
 
 
-def load_head(column: bytes) -> tuple[int, Head]:
+def load_head(column: Any) -> tuple[int, Head]:
     """What cannot be read is an outage."""
     try:
         values: list[Any] = load(column)
@@ -269,7 +269,7 @@ def load_head(column: bytes) -> tuple[int, Head]:
 
 
 def scope_state(
-    version: int, head: Head, registers: Iterable[tuple[bytes, bytes, bytes]], ledger: Iterable[tuple[bytes, bytes]]
+    version: int, head: Head, registers: Iterable[tuple[Any, Any, Any]], ledger: Iterable[tuple[Any, Any]]
 ) -> ScopeState:
     """A scope as it was written. What cannot be read is an outage: an empty register would let pass what it should stop."""
     try:
@@ -298,7 +298,7 @@ def packed(receipt: ReceiptRow) -> tuple[list[str], bytes]:
     return tags, b"%b%b%b" % (_DEFLATED, start, deflater.flush())
 
 
-def indexed_tags(receipt_id: bytes, scope: bytes, payload: bytes | None) -> list[str]:
+def indexed_tags(receipt_id: bytes, scope: bytes, payload: Any) -> list[str]:
     """What a receipt is indexed by: its own tags, its id, and whose it is. An erased one by its id alone."""
     return [*erased_tags(scope, payload), f"{ID_TAG}={_shown(receipt_id)}"]
 
@@ -307,12 +307,12 @@ def tenant_tag(scope: str) -> str:
     return f"{TENANT_TAG}={tenant_of(scope)}"
 
 
-def erased_tags(scope: bytes, payload: bytes | None) -> list[str]:
+def erased_tags(scope: bytes, payload: Any) -> list[str]:
     """What erasure takes out of the index: all but the id."""
     return [*_unpack_tags(payload), tenant_tag(_shown(scope))] if payload else []
 
 
-def _unpack_tags(payload: bytes) -> list[str]:
+def _unpack_tags(payload: Any) -> list[str]:
     """The tags alone: they come first, so the body need not be inflated."""
     try:
         inflater = zlib.decompressobj(_WINDOW, _DICTIONARIES[payload[0]])
@@ -328,7 +328,7 @@ def dump_links(links: Iterable[ChainLink]) -> bytes:
     return dump([[link.writer, link.sequence, link.previous_hash, link.hash] for link in links])
 
 
-def load_links(column: bytes) -> tuple[ChainLink, ...]:
+def load_links(column: Any) -> tuple[ChainLink, ...]:
     """What cannot be read stands for nothing; the checkpoint's signature then fails."""
     try:
         return tuple(ChainLink(*link) for link in load(column))
@@ -336,12 +336,12 @@ def load_links(column: bytes) -> tuple[ChainLink, ...]:
         return ()
 
 
-def erased_column(payload: bytes, hashed: Any, vouch: Callable[[str], bytes]) -> bytes:
+def erased_column(payload: Any, hashed: Any, vouch: Callable[[str], bytes]) -> bytes:
     """What stays of an erased body: its hash, and who vouches for its erasure."""
     return bytes.fromhex(body_hash(unpack(payload)[1])) + vouch(_hex(hashed))
 
 
-def checkpoint(at_ms: int, heads: bytes, signature: bytes, cut: Any, number: int, previous: bytes) -> Checkpoint:
+def checkpoint(at_ms: int, heads: Any, signature: bytes, cut: Any, number: int, previous: bytes) -> Checkpoint:
     """A checkpoint from its columns."""
     return Checkpoint(at_ms, load_links(heads), signature, bool(cut), number, previous)
 

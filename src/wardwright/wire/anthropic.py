@@ -197,7 +197,6 @@ _WORDS: Final = (
 )
 
 
-_new = object.__new__
 """Makes the items of the usual shapes below without a Python call each: a transcript has many."""
 
 
@@ -503,7 +502,7 @@ def _usual(role: Role, content: list[Any]) -> list[Item] | None:
                 said = block["content"]
                 if not isinstance(call_id, str) or (len(block) > 3 and not _BLOCK_FIELDS.issuperset(block)):
                     return None
-                result = _new(ResultItem)
+                result = ResultItem.__new__(ResultItem)
                 result.call_id = call_id
                 if isinstance(said, str):
                     result.content = said
@@ -521,7 +520,7 @@ def _usual(role: Role, content: list[Any]) -> list[Item] | None:
                     return None
                 if len(block) > 4 and ("toolset_name" in block or not _BLOCK_FIELDS.issuperset(block)):
                     return None
-                call = _new(CallItem)
+                call = CallItem.__new__(CallItem)
                 call.id = call_id
                 call.name = name
                 call.arguments = orjson.dumps(given).decode()
@@ -537,7 +536,7 @@ def _usual(role: Role, content: list[Any]) -> list[Item] | None:
 
 def _said(role: Role, texts: list[str]) -> TextItem:
     """Text blocks that stand next to each other, as one item."""
-    item = _new(TextItem)
+    item = TextItem.__new__(TextItem)
     item.role = role
     if len(texts) == 1:
         item.text = texts[0]

@@ -40,7 +40,6 @@ _TOLD_ELSEWHERE: Final = frozenset(
 
 _LISTED_ELSEWHERE: Final = frozenset({"name", "description"})
 
-_new = object.__new__
 
 _MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
 
@@ -362,7 +361,7 @@ def usage_of(reply: Object, read: str, wrote: str, *more: str) -> Usage | None:
     if total is not None and total != sent + written:
         # Some providers count thinking in the total alone.
         written = max(written, (_count(total) or 0) - sent)
-    used = _new(Usage)
+    used = Usage.__new__(Usage)
     used.input_tokens = sent
     used.output_tokens = written
     used.price = 0.0

@@ -161,7 +161,6 @@ _PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
     "file": (frozenset({"type", "file", "cache_control", "prompt_cache_breakpoint"}), None),
 }
 
-_new = object.__new__
 """Makes the items of the usual shapes below without a Python call each: a transcript has many."""
 _REPLY: Final = Turn("reply", "chat_completions", "", caller=NOBODY)
 _SPEAKERS: Final[Mapping[str, Role]] = {
@@ -259,7 +258,7 @@ class StreamAssembler(ReplyAssembler):
         self._passing = passing
         self._choices: dict[int, _Choice] = {}
         self._head: Object = {}
-        self._untold = _HEAD_FIELDS
+        self._untold: tuple[str, ...] = _HEAD_FIELDS
         """Of the head's fields, those that no chunk had so far."""
         self._usage: Json = None
         self._done = False
@@ -484,7 +483,7 @@ def add_messages(messages: list[Any], items: list[Item], passing: Collection[str
                 if role == "tool":
                     call_id = message["tool_call_id"]
                     if isinstance(content, str) and isinstance(call_id, str):
-                        result = _new(ResultItem)
+                        result = ResultItem.__new__(ResultItem)
                         result.call_id = call_id
                         result.content = content
                         result.is_error = None
@@ -508,12 +507,12 @@ def add_messages(messages: list[Any], items: list[Item], passing: Collection[str
                             and isinstance(arguments, str)
                         ):
                             if content:
-                                text = _new(TextItem)
+                                text = TextItem.__new__(TextItem)
                                 text.role = "assistant"
                                 text.text = content
                                 text.parts = ()
                                 items.append(text)
-                            made = _new(CallItem)
+                            made = CallItem.__new__(CallItem)
                             made.id = call_id
                             made.name = name
                             made.arguments = arguments
@@ -577,7 +576,7 @@ def _assistant(
         alone = message.get("refusal") is None and message.get("audio") is None and "function_call" not in message
     if alone and isinstance(content, str):
         if content:
-            said = _new(TextItem)
+            said = TextItem.__new__(TextItem)
             said.role = "assistant"
             said.text = content
             said.parts = ()
@@ -623,7 +622,7 @@ def _calls(calls: list[Any], items: list[Item], where: str, position: int, passi
                 and isinstance(name, str)
                 and isinstance(arguments, str)
             ):
-                made = _new(CallItem)
+                made = CallItem.__new__(CallItem)
                 made.id = call_id
                 made.name = name
                 made.arguments = arguments

@@ -28,7 +28,6 @@ _BLANK: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
 _END: Final = 64
 """Bytes at the end of a body in which its messages mostly end."""
-_new = object.__new__
 ROOM: Final = 40 * 1024 * 1024
 """Bytes of bodies that are remembered, over all conversations; about twice as much is kept of what was made of them."""
 APIECE: Final = 4096
@@ -102,14 +101,9 @@ class Given:
     def grown(self, raw: bytes, added: list[Json], items: Sequence[Item]) -> Given:
         """The request that adds these messages to this one, and these items with them."""
         assert self.said is not None  # it is one that others may go on from
-        given = _new(Given)
-        given.raw = raw
-        given.ids = self.ids + _ids(items)
-        given.head = self.head
+        said = (*self.said, b",", write(added)[1:-1])
+        given = Given(raw, self.head, self.ids + _ids(items), None, said, self._heads)
         given.beside = self.beside
-        given._body = None
-        given.said = (*self.said, b",", write(added)[1:-1])
-        given._heads = self._heads
         return given
 
 
@@ -199,7 +193,7 @@ class _Last:
             # CAUTION: this is the proof. If a value put here becomes the last message and changes nothing else, a reader stands
             # behind a message here, and behind that value again, so whatever is put here does the same. Inside a string, in another
             # list or in a field that stands twice it would not.
-            body: Object = orjson.loads(b"%b,null%b" % (opening, rest))
+            body: Object = orjson.loads(b"".join((opening, b",null", rest)))
             messages = body.get(_TRANSCRIPT)
             if not isinstance(messages, list) or not messages or messages.pop() is not None:
                 return False

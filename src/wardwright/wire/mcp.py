@@ -198,7 +198,7 @@ def _asking(value: Object, message_id: MessageId | None, path: str) -> Message:
         raise unknown(f"{path}.method" if path else "method", "method", method)
     if known.startswith("refused"):
         raise WireError(f"{method!r} is {known}")
-    kind = "notification" if message_id is None else "request"
+    kind: Literal["notification", "request"] = "notification" if message_id is None else "request"
     if (kind == "notification") != method.startswith("notifications/"):
         raise WireError(f"{method!r} is {'no notification' if message_id is None else 'a notification and has no id'}")
     params = object_of(value, "params", path)

@@ -191,7 +191,6 @@ _FAILED: Final[Mapping[str, bool]] = {"completed": False, "failed": True}
 _VERSION: Final = re.compile(r"(?:_preview)?(?:_\d{4}_\d{2}_\d{2})?\Z")
 
 
-_new = object.__new__
 """Makes the items of the usual shapes below without a Python call each: a transcript has many."""
 
 
@@ -287,7 +286,7 @@ class _Lowering:
                             and isinstance(arguments, str)
                             and "namespace" not in item
                         ):
-                            call = _new(CallItem)
+                            call = CallItem.__new__(CallItem)
                             call.id = call_id
                             call.name = name
                             call.arguments = arguments
@@ -297,7 +296,7 @@ class _Lowering:
                         call_id = item["call_id"]
                         output = item["output"]
                         if isinstance(call_id, str) and isinstance(output, str) and "name" not in item:
-                            result = _new(ResultItem)
+                            result = ResultItem.__new__(ResultItem)
                             result.call_id = call_id
                             result.content = output
                             result.is_error = None
@@ -314,7 +313,7 @@ class _Lowering:
                             content = part[key] if fields.issuperset(part) else content
                         if isinstance(content, str):
                             if content:
-                                text = _new(TextItem)
+                                text = TextItem.__new__(TextItem)
                                 text.role = speaker
                                 text.text = content
                                 text.parts = ()

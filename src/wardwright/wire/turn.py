@@ -70,6 +70,12 @@ class CallItem:
     """Argument text exactly as the model wrote it; may be no JSON at all. Object arguments are dumped by the wire module."""
 
 
+class SecretCall(CallItem):
+    """In process: a call whose arguments hold secrets. Judged whole, kept and announced without them."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class ResultItem:
     """What a tool answered."""
@@ -205,12 +211,9 @@ class Turn:
     """Where the conversation's reader remembers it: of a request, and of the reply to it."""
 
 
-_new = object.__new__
-
-
 def again(turn: Turn, items: Sequence[Item]) -> Turn:
     """The same turn with other items. As `dataclasses.replace` does, in a tenth of the steps: every request and reply makes one."""
-    made = _new(Turn)
+    made = Turn.__new__(Turn)
     made.gate = turn.gate
     made.wire = turn.wire
     made.model = turn.model
