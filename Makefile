@@ -20,11 +20,12 @@ EXTRAS_claude := [claude,mcp]
 EXTRAS_litellm := [litellm]
 EXTRAS_frameworks :=
 EXTRAS_browser := [openai,asteval]
+COMPILED := build/compiled/site
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run docs test test-heavy test-all check bench constraints clean distclean prepared postgres podman chromium python-is-new-enough
+.PHONY: help setup run docs test test-heavy test-compiled test-all check bench wheel constraints clean distclean prepared postgres podman chromium python-is-new-enough
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,11 +40,28 @@ docs: build/envs/docs/.installed ## build the documentation as a site, build/sit
 test: setup ## run the tests that need nothing but Python (under 5 minutes)
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not heavy" $(PYTEST_ARGS)
 
+# The gateway's tests on its compiled modules; `make test` runs them on the sources.
+test-compiled: $(COMPILED)/.built ## run the gateway's tests on its compiled build
+	@PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) -m "not heavy and not interpreted" --no-skips $(PYTEST_ARGS) tests/wardwright tests/environments/compiled
+
+wheel: $(COMPILED)/.built ## build the wheel whose hot modules are machine code, for this Python and this platform, into dist
+	@mkdir -p dist && cp build/compiled/wheel/*.whl dist/ && ls dist/*.whl
+
+# Installed by itself: whoever puts it first on PYTHONPATH runs it in place of the sources.
+$(COMPILED)/.built: $(STAMP) hatch_build.py $(shell find src/wardwright -name '*.py')
+	@echo "Compiling (two minutes)"
+	@command -v cc >/dev/null || { echo "error: a C compiler is needed; install one (apt-get install gcc), then retry" >&2; exit 1; }
+	@rm -rf build/compiled/wheel $(COMPILED)
+	@HATCH_BUILD_HOOKS_ENABLE=1 $(PIP) wheel -qq --no-deps --build-constraint constraints.txt --wheel-dir build/compiled/wheel .
+	@$(PIP_INSTALL) --no-deps --target $(COMPILED) build/compiled/wheel/*.whl
+	@touch $@
+
 # What the heavy tests need, one after the other: two installs of Debian's packages at once would refuse each other.
-prepared: setup postgres podman chromium $(ENVIRONMENTS:%=build/envs/%/.installed)
+prepared: setup postgres podman chromium $(COMPILED)/.built $(ENVIRONMENTS:%=build/envs/%/.installed)
 
 test-heavy: setup postgres podman ## run the tests that need servers or outside programs; a skipped one fails
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m heavy --no-skips $(PYTEST_ARGS)
+	@$(MAKE) test-compiled
 	@$(MAKE) $(addprefix test-env-,$(ENVIRONMENTS))
 
 test-env-%: build/envs/%/.installed

@@ -188,6 +188,7 @@ def contended(tmp_path: Path) -> Iterator[Contended]:
     opened.close()
 
 
+@pytest.mark.interpreted
 def test_a_receipt_that_lost_a_race_is_recorded_again(contended: Contended) -> None:
     """L2, X2: whoever records without a ruling is told that it is done only when it is."""
 
@@ -203,6 +204,7 @@ def test_a_receipt_that_lost_a_race_is_recorded_again(contended: Contended) -> N
     assert contended.receipt("rcpt_000000000002") is not None
 
 
+@pytest.mark.interpreted
 def test_whoever_always_loses_is_told(contended: Contended) -> None:
     """L2: nobody waits for ever, with or without a ruling, and nothing is taken for committed."""
     contended.lost = 1_000
@@ -291,6 +293,7 @@ def test_what_is_remembered_changes_no_ruling(store: SqliteStore, room: int, mon
     assert asyncio.run(main("two", gates_over(store))) == expected
 
 
+@pytest.mark.interpreted
 def test_who_was_here_last_is_forgotten_last(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded, and goes to those who come again."""
     monkeypatch.setattr("wardwright.gates.REMEMBERED", 40)

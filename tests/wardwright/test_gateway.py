@@ -117,6 +117,7 @@ def test_an_engine_that_fails_is_closed() -> None:
     assert (str(caught.value), caught.value.status) == ("The policy engine failed, so nothing passes.", 503)
 
 
+@pytest.mark.interpreted
 def test_a_caller_that_cannot_be_read_is_closed() -> None:
     """G19: who cannot say whose turn it is lets nothing pass, in the words of an engine that fails."""
     asked = Turn("request", "chat_completions", "m", caller=Caller(session_id=7))  # type: ignore[arg-type]

@@ -71,6 +71,7 @@ def written(value: Any) -> bytes:
     return json.dumps(value).encode()[1:]
 
 
+@pytest.mark.interpreted
 def test_a_body_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """More bytes than are ever read are refused before they are parsed."""
     monkeypatch.setattr(body, "MAX_BYTES", 10)

@@ -35,11 +35,11 @@ def carried(turn: Turn) -> dict[str, Any]:
     items: list[Any] = []
     for item in turn.items:
         if isinstance(item, CallItem):
-            items.append(replace(item, arguments=canonical(item.arguments)[0]))
+            items.append(replace(item, arguments=canonical(item.arguments)[0].decode()))
         elif isinstance(item, ResultItem):
             items.append(replace(item, is_error=None))
         elif isinstance(item, HostedCallItem):
-            items.append(replace(item, arguments=canonical(item.arguments)[0]))
+            items.append(replace(item, arguments=canonical(item.arguments)[0].decode()))
         elif isinstance(item, HostedResultItem):
             items.append(replace(item, content=""))
         else:

@@ -635,7 +635,7 @@ def canonical_items(turn: Turn) -> list[Item]:
     items: list[Item] = []
     for item in said(turn):
         if isinstance(item, CallItem):
-            items.append(replace(item, arguments=canonical(item.arguments)[0]))
+            items.append(replace(item, arguments=canonical(item.arguments)[0].decode()))
         elif not isinstance(item, HostedResultItem):  # the generator writes them in more than one way
             items.append(item)
     return items

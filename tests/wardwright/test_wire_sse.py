@@ -56,6 +56,7 @@ def test_close_gives_the_event_the_stream_ended_in() -> None:
     assert reader.close() == [Event("", b"y")]
 
 
+@pytest.mark.interpreted
 def test_an_endless_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """More bytes than are ever read are refused, however they are cut."""
     monkeypatch.setattr(sse, "MAX_BYTES", 20)

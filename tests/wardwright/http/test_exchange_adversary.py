@@ -87,6 +87,7 @@ def test_who_is_cut_off_anywhere_leaves_one_receipt(tmp_path: Path, calls: tuple
 
 
 @pytest.mark.parametrize("which", [1, 2], ids=["request", "reply"])
+@pytest.mark.interpreted
 def test_a_caller_who_hangs_up_during_a_commit_leaves_one_receipt(tmp_path: Path, which: int) -> None:
     """X2: what was committed when nobody was there any more to be told counts as it was committed, once."""
 
@@ -306,6 +307,7 @@ def test_a_reply_that_is_asked_again_stays_within_the_requests_routes(tmp_path: 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), RuntimeError("odd"), OSError("gone")])
 @pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.interpreted
 def test_a_store_that_fails_lets_nothing_pass(tmp_path: Path, at: int, error: Exception, stream: bool) -> None:
     """L2, G19: whatever the store raises at either gate, and from then on, is told as an outage of governance."""
 
@@ -521,6 +523,7 @@ def test_nothing_is_left_of_requests_that_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.interpreted
 def test_a_store_that_fails_once_in_the_middle_is_recorded(tmp_path: Path, stream: bool) -> None:
     """X2, G19: nothing of the reply passes; the receipt says that governance was not available, the caller not where the store lies."""
 

@@ -124,6 +124,7 @@ def keep(desk: Desk, number: int = 1, **parts: Any) -> str:
 
 
 @pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.interpreted
 def test_every_filter_reaches_the_store(still: Desk, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """G33: each has a field, and what is typed there is what is asked for."""
     asked: list[ReceiptQuery] = []

@@ -41,9 +41,12 @@ def translated(source: Wire, to: Wire, pieces: list[bytes]) -> bytes:
 
 
 def items(found: Any) -> list[Item]:
-    """With arguments as values: wires write the same JSON in several ways."""
+    """With arguments written alike: wires write the same JSON in several ways."""
     return [
-        replace(item, arguments=orjson.loads(item.arguments)) if isinstance(item, CallItem) else item for item in found
+        replace(item, arguments=orjson.dumps(orjson.loads(item.arguments)).decode())
+        if isinstance(item, CallItem)
+        else item
+        for item in found
     ]
 
 

@@ -1,0 +1,26 @@
+"""The compiled build is what runs, and all of it. (That it does what the sources do is what the gateway's own tests show, which
+`make test-compiled` runs beside this.)"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+MODULES = tomllib.loads(PROJECT.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"]
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_is_machine_code(path: str) -> None:
+    """What is tested here is not the source."""
+    module = importlib.import_module("wardwright." + path.removesuffix(".py").replace("/", "."))
+    assert Path(str(module.__file__)).suffix == ".so"
+
+
+def test_what_waits_is_python() -> None:
+    """Exchanges, sockets and providers stay as they are written."""
+    module = importlib.import_module("wardwright.exchange")
+    assert Path(str(module.__file__)).suffix == ".py"
