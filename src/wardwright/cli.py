@@ -122,9 +122,12 @@ Differs = Annotated[bool, typer.Option("--exit-code", help="End with 3 when some
 Listed = Annotated[int, typer.Option("--limit", min=1, help="Changes to list; all are counted.")]
 
 
+COMPILED: Final = "" if receipt.__file__.endswith(".py") else ", compiled"
+
+
 def _version(asked: bool) -> None:
     if asked:
-        _say(f"wardwright {importlib.metadata.version('weakincentives')}")
+        _say(f"wardwright {importlib.metadata.version('weakincentives')}{COMPILED}")
         raise typer.Exit
 
 

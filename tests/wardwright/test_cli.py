@@ -674,7 +674,8 @@ def test_every_example_of_a_help_page_can_be_typed() -> None:
 
 def test_the_version_is_told(shell: Shell) -> None:
     """One line."""
-    assert shell("--version") == (0, f"wardwright {importlib.metadata.version('weakincentives')}\n", "")
+    kind = "" if receipts.__file__.endswith(".py") else ", compiled"
+    assert shell("--version") == (0, f"wardwright {importlib.metadata.version('weakincentives')}{kind}\n", "")
 
 
 LOOPS = "governance:\n  - {id: r, kind: tool_loop_threshold, action: block, threshold: 9, tool: {namespace: shell}}\n"
