@@ -297,6 +297,49 @@ class StoreConformance(ABC):
         assert outcomes == [None, None]
         assert dict(state(store).registers) == {second: (2,)}
 
+    def test_a_long_batch_is_written_whole(self, store: Store) -> None:
+        """However many rows a batch writes, all of them stand in its order, but for those of the one that conflicts."""
+        lengths = (1, 46, 47, 48, 95, 96, 97, 300)
+        commits: list[Commit] = []
+        for place, length in enumerate((*lengths, *lengths)):
+            name, base = f"s{place % len(lengths)}", place // len(lengths)
+            ledger = {f"c:{name}-{n}": LedgerEntry("passed", f"tool{place}", f"{n}", place) for n in range(length)}
+            changes = change(session(name), base, ledger=ledger)
+            commits.append(Commit(delta(changes), row(f"r{place}", tags=[("model", f"m{place}")])))
+        commits += [Commit(delta(), row(f"more{place}")) for place in range(100)]
+        commits.insert(
+            3, Commit(delta(change(session("s1"), ledger={"c:odd": LedgerEntry("passed", "", "", 1)})), row("odd"))
+        )
+
+        outcomes = store.commit_all(commits)
+
+        assert [place for place, one in enumerate(outcomes) if not isinstance(one, ChainLink)] == [3]
+        assert everything(store)[::-1] == [one.receipt.id for one in commits if one.receipt and one.receipt.id != "odd"]
+        assert everything(store, tags={"model": ("m9",)}) == ["r9"]
+        for place, length in enumerate(lengths):
+            names = [f"c:s{place}-{n}" for n in range(length)]
+            found = state(store, session(f"s{place}"), lambda _, names=names: [*names, "c:odd"])
+            assert {name: entry.raw_name for name, entry in found.ledger.items()} == dict.fromkeys(
+                names, f"tool{place + 8}"
+            )
+            calls = [name[2:] for name in names]
+            assert store.sessions_of("acme", calls) == dict.fromkeys(calls, session(f"s{place}"))
+        assert verify(store).good
+
+    def test_a_batch_that_fails_in_its_middle_leaves_nothing(self, store: Store) -> None:
+        """[1] A row that no database takes, behind a hundred that it would: nothing of the batch is there, and the next one stands."""
+        ledger = {f"c:{n}": LedgerEntry("passed", "tool", "", 1) for n in range(100)}
+        good = [Commit(delta(change(session(f"s{n}"), ledger=ledger)), row(f"r{n}")) for n in range(3)]
+        with pytest.raises((OverflowError, StoreUnavailable)):
+            store.commit_all([*good, Commit(delta(), row("huge", at_ms=2**70)), Commit(delta(), row("behind"))])
+
+        assert everything(store) == []
+        assert state(store, session("s0")).version == 0
+        assert store.sessions_of("acme", ["1"]) == {}
+        assert [type(one) for one in store.commit_all(good)] == [ChainLink] * 3
+        assert everything(store) == ["r2", "r1", "r0"]
+        assert verify(store).good
+
     def test_whoever_writes_a_scope_every_commit_is_compared_with_it(self, opened: Callable[[], Store]) -> None:
         """[2] By turns, two opened stores write one scope and one chain: neither goes on from what only it remembers."""
         one, other = opened(), opened()

@@ -164,9 +164,11 @@ class _Insert:
     def put(self, cursor: sqlite3.Cursor, columns: list[Any]) -> None:
         """`columns`: those of all rows, one behind the other. Rows are put in their order."""
         step = self._width * _ROWS
-        while len(columns) > step:
-            self.put(cursor, columns[:step])
-            columns = columns[step:]
+        if len(columns) > step:
+            # Each is taken out where it stands: a transcript may have fifty thousand items, and sixty-four come in one batch.
+            for start in range(0, len(columns), step):
+                self.put(cursor, columns[start : start + step])
+            return
         statement = self._statements.get(len(columns))
         if statement is None:
             values = ", ".join([self._row] * (len(columns) // self._width))
