@@ -174,7 +174,7 @@ class Gates:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         loop = self._loop
-        if loop is None or loop.is_closed():
+        if loop is None or not loop.is_running():
             loop = self._loop = asyncio.get_running_loop()
         return loop
 

@@ -87,6 +87,18 @@ def test_turns_of_one_session_are_judged_in_the_order_they_came(store: SqliteSto
     assert asyncio.run(main()) == [0, 1, 2, 3]
 
 
+def test_gates_serve_the_loop_that_runs(store: SqliteStore) -> None:
+    """Of two loops that are open and run by turns each gets its own verdicts."""
+    gates = gates_over(store)
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        versions = [
+            runner.run(judged(gates, reply("s", f"c{n}"))).session.version
+            for n, runner in enumerate((one, other, one, other))
+        ]
+
+    assert versions == [0, 1, 2, 3]
+
+
 def test_a_conflict_is_judged_again_on_what_is_stored(store: SqliteStore) -> None:
     """G31, L3: another process wrote in between; the verdict that is given out knows it."""
     seen: list[int] = []
