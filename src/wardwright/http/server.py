@@ -49,6 +49,9 @@ STEP: Final = 8 * 1024
 JOIN_BYTES: Final = 64 * 1024
 """Bodies up to this are copied behind their head."""
 
+PATH_BYTES: Final = 256
+"""Longer ones are not remembered."""
+
 BACKLOG: Final = 2048
 
 CANCEL_SECONDS: Final = 5.0
@@ -396,9 +399,9 @@ class _Connection(asyncio.Protocol):
         self._length = b""
         """Where an upgrade was asked for that nobody gives: how long the body is."""
         self._url = b""
-        self._plain = b""
-        """The last one that is its own path; a caller asks for the same again and again."""
-        self._path = ""
+        self._plain = b"/"
+        """The last short one that is its own path; a caller asks for the same again and again."""
+        self._path = "/"
         self._held = b""
         """What came and is not read yet, behind as many requests as may wait; from `_at` on."""
         self._at = 0
@@ -513,7 +516,6 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._came = self._step
-        self._url = b""
         self._headers = []
         if self._current is None:
             self._age = 0
@@ -531,7 +533,7 @@ class _Connection(asyncio.Protocol):
             raise _Denied  # behind the last one
         limits = self._limits
         headers, self._headers = self._headers, []  # whatever comes now is a trailer
-        url = self._url
+        url, self._url = self._url, b""  # W3: a caller who waits has none of it kept
         if len(headers) > limits.headers:
             self._deny(431)
         if self._bytes > limits.head_bytes and _size(url, headers) > limits.head_bytes:
@@ -543,7 +545,8 @@ class _Connection(asyncio.Protocol):
             path, url, query = self._target(url)
         else:
             path, query = url.decode(), b""
-            self._plain, self._path = url, path
+            if len(url) <= PATH_BYTES:
+                self._plain, self._path = url, path
         keep: bool = parser.should_keep_alive()
         odd = told = False
         for name, _ in headers:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import re
 import socket
+import tracemalloc
 import weakref
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -402,6 +403,28 @@ def test_the_version_of_a_request_is_told_whatever_it_says_of_its_connection(
         assert (statuses(got), orjson.loads(got.partition(b"\r\n\r\n")[2])["http_version"]) == ([200], told)
     else:
         assert statuses(got) == [505]
+
+
+def test_nothing_of_a_long_path_is_kept_with_a_connection() -> None:
+    """W3: whoever was answered and stays costs what everybody does, whatever he has asked for."""
+    kept = 0
+
+    async def story(stage: Stage) -> None:
+        nonlocal kept
+        asked = b"GET %becho HTTP/1.1\r\n\r\n" % (b"/" * 50_000)
+        callers = [await stage.call() for _ in range(8)]
+        tracemalloc.start()
+        try:
+            for caller in callers:
+                await caller.send(asked)
+                assert (await caller.answer())[0] == 200
+            found = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/wardwright/http/server.py")])
+        finally:
+            tracemalloc.stop()
+        kept = sum(one.size for one in found.traces)
+
+    played(story)
+    assert kept < 50_000
 
 
 def test_an_answer_in_one_call_is_not_taken_behind_what_the_caller_does_not_read() -> None:
