@@ -184,7 +184,8 @@ class App:
         if scope["method"] == "OPTIONS":
             await preflight(send, headers, service.hosts)
             return
-        sender: Caller | None = scope["extensions"].get(CALLER) if "extensions" in scope else None
+        extensions = scope.get("extensions")  # another server may have none, and say so
+        sender: Caller | None = extensions.get(CALLER) if extensions else None
         sink = Sink(send, sender, guard.cors(headers, service.hosts) if "origin" in headers else ())
         principal = self._admitted(scope, sent, sender, headers)
         if isinstance(principal, Refusal):

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from wardwright import create_app
+from wardwright.http.app import AsgiApp, Receive, Scope, Send
 from wardwright.http.start import Front
 
 PLAN = """\
@@ -34,7 +35,7 @@ def application(tmp_path: Path) -> Iterator[Front]:
 
 
 @contextlib.contextmanager
-def elsewhere(application: Front) -> Iterator[str]:
+def elsewhere(application: AsgiApp) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         config = uvicorn.Config(application, log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=5)
@@ -62,3 +63,14 @@ def test_any_asgi_server_will_do(application: Front, stream: bool) -> None:
         assert answer.text.endswith("data: [DONE]\n\n") if stream else answer.json()["choices"]
         refused = client.post("/v1/chat/completions", json=secret)
         assert (refused.status_code, "Take the key out." in refused.text) == (403, True)
+
+
+def test_a_server_may_say_that_it_has_no_extensions(application: Front) -> None:
+    """ASGI lets it leave them out, or name none."""
+
+    async def without(scope: Scope, receive: Receive, send: Send) -> None:
+        await application({**scope, "extensions": None}, receive, send)
+
+    body = {"model": "coding", "messages": [{"role": "user", "content": "Hello."}]}
+    with elsewhere(without) as address, httpx2.Client(base_url=address, timeout=30) as client:
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
