@@ -185,6 +185,10 @@ class Application:
         if not taken:
             await say(send, body)
 
+    async def late(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go.wait()
+        await self.whole(scope, receive, send)
+
     async def bounded(self, scope: Any, receive: Any, send: Any) -> None:
         caller: ServedCaller = scope["extensions"][CALLER]
         self.told.append(f"within {guard.size(scope['headers']) <= caller.head <= int(scope['query_string'])}")
@@ -403,6 +407,23 @@ def test_the_version_of_a_request_is_told_whatever_it_says_of_its_connection(
         assert (statuses(got), orjson.loads(got.partition(b"\r\n\r\n")[2])["http_version"]) == ([200], told)
     else:
         assert statuses(got) == [505]
+
+
+def test_an_answer_in_one_call_is_not_taken_from_a_server_that_ends() -> None:
+    """Its caller is told that the connection ends with it."""
+
+    async def story(stage: Stage) -> None:
+        caller = await stage.call(b"GET /late?9 HTTP/1.1\r\n\r\n")
+        await stage.application.began.wait()
+        stage.server.stop()
+        while stage.server.ending is None:
+            await asyncio.sleep(0)
+        stage.application.go.set()
+        status, headers, body = await caller.answer()
+        assert (status, headers.get("connection"), body, await caller.rest()) == (200, "close", bytes(9), b"")
+        assert "taken False" in stage.application.told
+
+    played(story)
 
 
 def test_nothing_of_a_long_path_is_kept_with_a_connection() -> None:
