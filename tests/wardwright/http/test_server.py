@@ -185,7 +185,7 @@ class Application:
         if not taken:
             await say(send, body)
 
-    async def late(self, scope: Any, receive: Any, send: Any) -> None:
+    async def whole_later(self, scope: Any, receive: Any, send: Any) -> None:
         await self.go.wait()
         await self.whole(scope, receive, send)
 
@@ -413,7 +413,7 @@ def test_an_answer_in_one_call_is_not_taken_from_a_server_that_ends() -> None:
     """Its caller is told that the connection ends with it."""
 
     async def story(stage: Stage) -> None:
-        caller = await stage.call(b"GET /late?9 HTTP/1.1\r\n\r\n")
+        caller = await stage.call(b"GET /whole_later?9 HTTP/1.1\r\n\r\n")
         await stage.application.began.wait()
         stage.server.stop()
         while stage.server.ending is None:
