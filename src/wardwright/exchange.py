@@ -1178,8 +1178,12 @@ class Exchange:
                 answer = edits.join(one.reply, answer)
         if self.wire == "responses":
             answer.update(self._repeated())
+        try:
+            written = body.write(answer)
+        except WireError as error:  # more levels can be read than written
+            message = f"The provider's reply cannot be passed on: {error}"
+            raise Refused(self._refusal(502, "upstream_error", "provider_broken", message), "failed") from error
         self.started = True
-        written = body.write(answer)
         lines = self._lines()
         if not (lines and self.sink.put(lines, written)):
             await self.sink.answer(200, self._headers(), written)

@@ -624,3 +624,17 @@ def test_an_approval_is_no_good_in_another_session(tmp_path: Path) -> None:
         assert len(gateway.provider.sent) == 1
 
     running(tmp_path, CONFIG, story)
+
+
+def test_a_reply_that_can_be_read_and_not_written_is_the_providers_fault(tmp_path: Path, wire: WireName) -> None:
+    """G19, X2: nothing of it passes, and the caller is told so under the receipt of what was judged."""
+    deep = orjson.Fragment(b"[" * 300 + b"]" * 300)
+
+    async def story(gateway: Running) -> None:
+        gateway.provider.replies = [{**said(wire, "Hello."), "extra": deep}]
+        answer = await gateway.post(PATH[wire], asked(wire, "hi"))
+        assert (answer.status, answer.json["error"]["code"]) == (502, "provider_broken")
+        assert "cannot be passed on: nested too deeply" in answer.json["error"]["message"]
+        assert [one["id"] for one in gateway.receipts()] == [answer.receipt_id]
+
+    running(tmp_path, CONFIG, story)
