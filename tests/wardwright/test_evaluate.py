@@ -469,6 +469,14 @@ def test_hosted_calls_are_calls() -> None:
     assert session.reply(call("3", "w")).decision == "deny_call"
 
 
+def test_calls_are_counted_in_whole_numbers() -> None:
+    """G18: a receipt tells of 2 calls, not of 2.0."""
+    session = Session(rules("{id: b, kind: budget, action: deny_call, limits: {calls: 2}}"))
+    session.reply(call("1", "w"), call("2", "w"))
+    (finding,) = session.reply(call("3", "w")).findings
+    assert repr(finding.evidence["used"]) == "2"
+
+
 # what a change of plan keeps
 
 

@@ -204,7 +204,8 @@ def clamp(key: str, current: Any, limit: Any) -> Any:
     if isinstance(limit, (int, float)):
         # Less than nothing is "no limit" to some providers.
         ok = isinstance(current, (int, float)) and not isinstance(current, bool) and current >= 0
-        return min(cast("float", current), limit) if ok else limit
+        # As it is: said to be a `float`, a whole number would become one in the compiled build.
+        return min(current, limit) if ok else limit
     wanted = list(limit)
     if not isinstance(current, (list, tuple)):
         return wanted

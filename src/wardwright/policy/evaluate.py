@@ -22,7 +22,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import isfinite
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
@@ -1493,29 +1493,33 @@ def _asked_for(run: Run, op: Op, index: int, fact: ToolFact) -> None:
         run.act(rule, index, {"problems": why, "effects": missing})
 
 
-def spent(value: RegisterValue | None, rule: Budget, now: int) -> float:
+Number: TypeAlias = int | float
+"""WHY NOT `float`: what is said to be one becomes one in the compiled build, and receipts would tell of 3.0 calls."""
+
+
+def spent(value: RegisterValue | None, rule: Budget, now: int) -> Number:
     """What a budget has used in its window."""
     if value is None:
         return 0.0
     if rule.window is None or rule.window.ms is None:
-        return cast("float", value[0])
+        return cast("Number", value[0])
     bucket = now // max(1, rule.window.ms // BUCKETS)
     first = cast("int", value[0])
-    numbers = cast("tuple[float, ...]", value[1:])
+    numbers = cast("tuple[Number, ...]", value[1:])
     return sum(amount for offset, amount in enumerate(numbers) if bucket - (first + offset) <= BUCKETS)
 
 
-def spend(value: RegisterValue | None, rule: Budget, amount: float, now: int) -> RegisterValue:
+def spend(value: RegisterValue | None, rule: Budget, amount: Number, now: int) -> RegisterValue:
     """The register after using `amount` more."""
     if rule.window is None or rule.window.ms is None:
-        return (amount + (0 if value is None else cast("float", value[0])),)
+        return (amount + (0 if value is None else cast("Number", value[0])),)
     bucket = now // max(1, rule.window.ms // BUCKETS)
-    kept: dict[int, float] = {}
+    kept: dict[int, Number] = {}
     if value is not None:
         first = cast("int", value[0])
         # A clock that went back spends in the newest part: the register stays small and forgets nothing early.
         bucket = max(bucket, first + len(value) - 2)
-        for offset, number in enumerate(cast("tuple[float, ...]", value[1:])):
+        for offset, number in enumerate(cast("tuple[Number, ...]", value[1:])):
             if bucket - (first + offset) <= BUCKETS:
                 kept[first + offset] = number
     kept[bucket] = kept.get(bucket, 0) + amount
