@@ -197,9 +197,6 @@ _WORDS: Final = (
 )
 
 
-"""Makes the items of the usual shapes below without a Python call each: a transcript has many."""
-
-
 def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
     fields: Object = body if isinstance(body, dict) else read(body)
@@ -502,6 +499,7 @@ def _usual(role: Role, content: list[Any]) -> list[Item] | None:
                 said = block["content"]
                 if not isinstance(call_id, str) or (len(block) > 3 and not _BLOCK_FIELDS.issuperset(block)):
                     return None
+                # Filled by hand, here and below: a transcript has many, and a class that is called takes twice as long.
                 result = ResultItem.__new__(ResultItem)
                 result.call_id = call_id
                 if isinstance(said, str):

@@ -40,7 +40,6 @@ _TOLD_ELSEWHERE: Final = frozenset(
 
 _LISTED_ELSEWHERE: Final = frozenset({"name", "description"})
 
-
 _MODES: Final[Mapping[str, ToolChoiceMode]] = {"auto": "auto", "none": "none", "required": "required"}
 
 _WORDS: Final[Mapping[type, str]] = {

@@ -161,7 +161,6 @@ _PARTS: Final[Mapping[str, tuple[frozenset[str], str | None]]] = {
     "file": (frozenset({"type", "file", "cache_control", "prompt_cache_breakpoint"}), None),
 }
 
-"""Makes the items of the usual shapes below without a Python call each: a transcript has many."""
 _REPLY: Final = Turn("reply", "chat_completions", "", caller=NOBODY)
 _SPEAKERS: Final[Mapping[str, Role]] = {
     "user": "user",
@@ -483,6 +482,7 @@ def add_messages(messages: list[Any], items: list[Item], passing: Collection[str
                 if role == "tool":
                     call_id = message["tool_call_id"]
                     if isinstance(content, str) and isinstance(call_id, str):
+                        # Filled by hand, here and below: a transcript has many, and a class that is called takes twice as long.
                         result = ResultItem.__new__(ResultItem)
                         result.call_id = call_id
                         result.content = content

@@ -191,9 +191,6 @@ _FAILED: Final[Mapping[str, bool]] = {"completed": False, "failed": True}
 _VERSION: Final = re.compile(r"(?:_preview)?(?:_\d{4}_\d{2}_\d{2})?\Z")
 
 
-"""Makes the items of the usual shapes below without a Python call each: a transcript has many."""
-
-
 def parse_request(body: bytes | dict[str, Any], *, passing: Collection[str] = ()) -> Turn:
     """The turn of a request body. `passing`: names of further fields the operator lets through, wherever they stand."""
     fields: Object = body if isinstance(body, dict) else read(body)
@@ -286,6 +283,7 @@ class _Lowering:
                             and isinstance(arguments, str)
                             and "namespace" not in item
                         ):
+                            # Filled by hand, here and below: a transcript has many, and a class that is called takes twice as long.
                             call = CallItem.__new__(CallItem)
                             call.id = call_id
                             call.name = name
