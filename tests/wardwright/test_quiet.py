@@ -268,6 +268,25 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(before.kinds) == 76
 
 
+def test_kinds_and_models_are_remembered_within_bounds() -> None:
+    """Whoever makes a kind for every fact, or asks for many models, is told right, and of before only so much is kept."""
+    known = rules()
+    for number in range(1_100):
+        kind, name = object(), f"tool{number % 3}"
+        for result in ("", "r", ""):
+            fact = ToolFact(
+                "files", name, name, "unknown", "planning", "assistant_tool_call", "c1", arguments_digest="d"
+            )
+            fact.result_digest, fact.kind = result, kind
+            judged = exchange(fact)
+            judged[0].turn.model = f"m{number}" if number % 2 else "m" * 2_000
+            row = quiet.row("rcpt_1", judged, Outcome("open"), known, KEY)
+            if number % 50 == 0:
+                assert row == long_way(judged, Outcome("open"), known)
+    assert isinstance(known.memo, quiet.Memo)
+    assert (len(known.memo.kinds), len(known.memo.shapes), len(known.memo.frames)) == (6, 77, 38)
+
+
 def test_tools_with_large_schemas_are_not_remembered() -> None:
     """A remembered surface keeps its tools, schemas too, which callers write: one that is too large is told, not kept."""
     known = rules()
