@@ -159,7 +159,14 @@ class Running:
         return await self.ask("POST", path, raw, sent, gone)
 
     async def ask(
-        self, method: str, path: str, raw: bytes, headers: Mapping[str, str], gone: asyncio.Event | None = None
+        self,
+        method: str,
+        path: str,
+        raw: bytes,
+        headers: Mapping[str, str],
+        gone: asyncio.Event | None = None,
+        *,
+        extensions: Mapping[str, Any] | None = None,
     ) -> Answer:
         """`gone`: set when the caller hangs up."""
         answer = Answer()
@@ -202,6 +209,8 @@ class Running:
             "root_path": "",
             "http_version": "1.1",
         }
+        if extensions is not None:
+            scope["extensions"] = extensions
         await self.front(scope, receive, send)
         ended.set()
         return answer

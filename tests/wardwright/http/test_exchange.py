@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import orjson
 import pytest
 
 from wardwright.errors import ProviderFailed
+from wardwright.http.app import CALLER
 from wardwright.overlay import Stop
 from wardwright.wire.turn import WireName
 
@@ -358,5 +361,45 @@ def test_a_reply_without_an_answer_is_a_broken_one(tmp_path: Path, choices: Any)
         broken = await gateway.post(PATH["chat_completions"], body)
         assert broken.status == 502 and broken.json["error"]["code"] == "provider_broken"
         assert gateway.receipt(broken)["final"]["status"] == "failed"
+
+    running(tmp_path, CONFIG, story)
+
+
+class Taking:
+    """A caller of our own server, who takes a whole answer in one call, or does not."""
+
+    def __init__(self, raw: bytes, takes: bool) -> None:
+        self.raw, self.takes, self.head = raw, takes, 0
+        self.got: list[tuple[int, bytes, bytes]] = []
+
+    def body(self) -> bytes | None:
+        return self.raw
+
+    def on_hang_up(self, tell: Callable[[], None]) -> None: ...
+
+    def answer(self, status: int, lines: bytes, body: bytes) -> bool:
+        self.got += [(status, lines, body)] if self.takes else []
+        return self.takes
+
+
+@pytest.mark.parametrize("session", ["s1", "Sitzung fünf", ""])
+def test_an_answer_says_the_same_in_one_call_and_in_two(tmp_path: Path, wire: WireName, session: str) -> None:
+    """W6: its headers are written twice in the code, and must stay the same; ids that are made up apart."""
+
+    async def story(gateway: Running) -> None:
+        told: list[tuple[int, bytes, bytes]] = []
+        for takes in (True, False):
+            gateway.provider.replies = [said(wire, "Hello.")]
+            caller = Taking(orjson.dumps(asked(wire, "hi")), takes)
+            headers = {"host": "127.0.0.1:8787", "content-type": "application/json"}
+            if session:
+                headers["x-wardwright-session-id"] = session
+            answer = await gateway.ask("POST", PATH[wire], b"", headers, extensions={CALLER: caller})
+            lines = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items()).encode()
+            status, lines, body = caller.got[0] if takes else (answer.status, lines, answer.body)
+            told.append((status, re.sub(rb"(rcpt|ses)_[0-9a-f]+", rb"\1", lines), body))
+        assert told[0] == told[1]
+        assert session.encode() in told[0][1]
+        assert len(gateway.receipts()) == 2
 
     running(tmp_path, CONFIG, story)

@@ -198,6 +198,8 @@ class Application:
         sink = Sink(send, scope["extensions"][CALLER])
         if scope["query_string"] == b"put":
             assert sink.put(b"x-one: two\r\n", b"said")
+        elif scope["query_string"] == b"sent":
+            await sink.answer(200, [(b"x-one", b"two")], b"said")
         else:
             await sink.answer(200, [SPLIT[scope["query_string"]]], b"said")
 
@@ -376,6 +378,12 @@ def test_the_door_gives_no_header_that_would_end_its_line(case: bytes) -> None:
     """What is put in one call has lines that were looked at before."""
     got = exchanged(b"GET /sunk?put HTTP/1.1\r\n\r\nGET /sunk?%b HTTP/1.1\r\n\r\n" % case)
     assert (statuses(got), b"set-cookie" in got, b"\r\nx-one: two\r\n\r\nsaid" in got) == ([200, 500], False, True)
+
+
+def test_the_door_puts_what_it_would_send() -> None:
+    """Header by header."""
+    put, sent = (exchanged(b"GET /sunk?%b HTTP/1.1\r\n\r\n" % way) for way in (b"put", b"sent"))
+    assert put == sent != b""
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
