@@ -136,7 +136,7 @@ class ScopeRun:
         self.changes[key] = value
 
 
-NOBODY: Final[frozenset[int]] = frozenset()
+NONE_REFUSED: Final[frozenset[int]] = frozenset()
 
 
 class Seldom:
@@ -152,8 +152,6 @@ class Seldom:
     indexed: Shelves | None = None
     offsets: list[int] | None = None
     """Events of this gate before its first fact, and up to each fact."""
-    refused: set[int] | frozenset[int]
-    """Facts that some rule refuses."""
     shown: dict[str, Any] | None = None
     started: dict[RegisterKey, list[int]] | None = None
     """Sequences and states begun by calls of a reply: what came before does not end them."""
@@ -181,6 +179,7 @@ class Run(Seldom):
         "now",
         "observed",
         "plan",
+        "refused",
         "scopes",
         "secret",
         "session",
@@ -206,6 +205,8 @@ class Run(Seldom):
     """What calls of a reply end once the reply is over: a call does not free the calls beside it."""
     conditional: list[tuple[int, ScopeRun, RegisterKey, RegisterValue | None, RegisterValue | None]]
     """Changes that hold only if their call passes: (fact, scope, register, value before, value put)."""
+    refused: set[int] | frozenset[int]
+    """Facts that some rule refuses."""
     touched: frozenset[str]
     """Machines that have left their initial state."""
     words: int
@@ -249,7 +250,7 @@ class Run(Seldom):
         self.conditional = []
         self.endings = None
         self.touched = NOTHING
-        self.refused = NOBODY
+        self.refused = NONE_REFUSED
         if plan.holders:
             for machine_id, scope, register in plan.holders:
                 if self.scopes[scope].registers.get(register) is not None:
