@@ -149,7 +149,7 @@ def put_artifact(ask: Ask) -> Any:
     models[model] = artifact
     whole: dict[str, Any] = {**deployment, "models": list(models.values())}
     made = activate(
-        ask, _yaml(whole).encode(), ask.body["expected_epoch"], "put_artifact", {"model": model, "new": not named}
+        ask, _yaml(whole).encode(), int(ask.body["expected_epoch"]), "put_artifact", {"model": model, "new": not named}
     )
     return {"model_id": model, "epoch": made.epoch, "plan_hash": made.plan_hash, "at_ms": made.at_ms}
 

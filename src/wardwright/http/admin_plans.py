@@ -146,13 +146,13 @@ def show_blind(ask: Ask) -> Any:
 
 def activate_plan(ask: Ask) -> Any:
     source = ask.body["source"].encode("utf-8", "surrogatepass")
-    return _epoch(activate(ask, source, ask.body["expected_epoch"], "activate_plan", {}))
+    return _epoch(activate(ask, source, int(ask.body["expected_epoch"]), "activate_plan", {}))
 
 
 def roll_back(ask: Ask) -> Any:
     """To the plan before the current one, or to a given epoch. It becomes a new epoch: history only grows."""
     gateway = ask.gateway
-    expected = ask.body["expected_epoch"]
+    expected = int(ask.body["expected_epoch"])
     wanted = ask.body.get("epoch", expected - 1)
     if wanted >= expected:
         raise BadRequest("A roll-back goes to an epoch before the current one.")
