@@ -153,7 +153,7 @@ def roll_back(ask: Ask) -> Any:
     """To the plan before the current one, or to a given epoch. It becomes a new epoch: history only grows."""
     gateway = ask.gateway
     expected = int(ask.body["expected_epoch"])
-    wanted = ask.body.get("epoch", expected - 1)
+    wanted = int(ask.body.get("epoch", expected - 1))
     if wanted >= expected:
         raise BadRequest("A roll-back goes to an epoch before the current one.")
     former = _former(gateway, wanted)

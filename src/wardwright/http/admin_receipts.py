@@ -150,7 +150,7 @@ def run_simulation(ask: Ask) -> Any:
         caller=caller,
         model=model,
         now=gateway.now_ms(),
-        step_ms=body.get("step_ms", 0),
+        step_ms=int(body.get("step_ms", 0)),
         surface=cast("Surface | None", body.get("surface")),
         as_recorded=body.get("as_recorded", False),
     ).as_json()
