@@ -43,6 +43,16 @@ def test_what_a_lenient_tool_would_read_counts_for_denial(name: str, arguments: 
 
 
 @pytest.mark.parametrize(
+    ("levels", "decision"), [(253, "allow"), (254, "deny_call"), (400, "deny_call"), (900, "deny_call")]
+)
+@pytest.mark.parametrize("said", ['{"path":"/tmp/x","more":%s}', '{"path":"/tmp/x","more":%s,"n":1e0,"say":"a: b"}'])
+def test_how_deep_arguments_are_read_depends_on_nothing_else(said: str, levels: int, decision: str) -> None:
+    """G13: what nests deeper than its canonical form can cannot be read, whoever asks and in whatever build."""
+    arguments = said % ("[" * levels + "]" * levels)
+    assert ask(PLAN, "reply", CallItem("c", "fs.write", arguments)).decision == decision
+
+
+@pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("fs.write", '{"path":"/tmp/x"}'),

@@ -28,6 +28,9 @@ WITHOUT_ARGUMENTS: Final[frozenset[str]] = frozenset({"declared_tool", "tool_cho
 """Events that have no arguments yet: the call itself will be judged."""
 
 UNREADABLE: Final = object()
+MAX_LEVELS: Final = 254
+"""Of arguments that are read: as deep as their canonical form goes. Said here, because how deep the interpreter itself can go depends
+on who called, and on whether this is compiled."""
 
 
 def both(left: Verdict, right: Verdict) -> Verdict:
@@ -100,13 +103,15 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _keys(value: Any) -> int:
+def _keys(value: Any, levels: int) -> int:
+    if isinstance(value, (dict, list)) and not levels:
+        raise ValueError("nested too deeply")
     if isinstance(value, dict):
         entries: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType] - no cast, which is a call
-        return len(entries) + sum([_keys(one) for one in entries.values() if isinstance(one, (dict, list))])
+        return len(entries) + sum([_keys(one, levels - 1) for one in entries.values() if isinstance(one, (dict, list))])
     if isinstance(value, list):
         values: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
-        return sum([_keys(one) for one in values])
+        return sum([_keys(one, levels - 1) for one in values])
     return 0
 
 
@@ -115,7 +120,7 @@ def _no_constants(text: str) -> Any:
 
 
 def arguments_of(fact: ToolFact) -> Any:
-    """The parsed arguments, or UNREADABLE: not JSON, or a key twice, where the tool might read the other one."""
+    """The parsed arguments, or UNREADABLE: not JSON, nested too deeply, or a key twice, where the tool might read the other one."""
     parsed: Any = fact.parsed
     if parsed is None:
         text = fact.arguments
@@ -123,7 +128,7 @@ def arguments_of(fact: ToolFact) -> Any:
             return UNREADABLE
         try:
             parsed = orjson.loads(text) if text.strip() else {}
-            if _keys(parsed) != text.count(":"):
+            if _keys(parsed, MAX_LEVELS) != text.count(":"):
                 # Every key has a colon. More colons than keys: some are in strings, or a key stands twice.
                 parsed = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
         except (ValueError, RecursionError):
