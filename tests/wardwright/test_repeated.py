@@ -102,3 +102,22 @@ def test_little_is_remembered_of_what_a_reply_said() -> None:
     judged(registers, answered)
     assert turn.repeated is not None
     assert list(turn.repeated.said) == texts[:2]
+
+
+def test_what_a_reply_said_under_one_key_is_not_used_under_another() -> None:
+    """G22: a conversation that goes on in another session, or after its key was changed, is digested anew."""
+    transcripts, registers = Transcripts(), Registers({SCOPE: EMPTY_SCOPE}, b"k" * 32)
+    messages: list[Any] = [{"role": "user", "content": "hello"}]
+    _, turn = transcripts.read("somebody", json.dumps({"model": "m", "messages": messages}).encode())
+    _, registers = judged(registers, turn)
+    answered = Turn("reply", "chat_completions", "m", [CallItem("a", "ping", '{"n": 1}')])
+    answered.repeated = turn.repeated
+    judged(registers, answered)
+    function = {"name": "ping", "arguments": '{"n": 1}'}
+    messages.append({"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": function}]})
+    raw = json.dumps({"model": "m", "messages": messages}).encode()
+    other = Registers({SCOPE: EMPTY_SCOPE}, b"o" * 32)
+    _, turn = transcripts.read("somebody", raw)
+    assert turn.repeated is not None
+    assert turn.repeated.said
+    assert judged(other, turn)[0] == judged(other, chat_completions.parse_request(raw))[0]
