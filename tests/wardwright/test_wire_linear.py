@@ -35,6 +35,15 @@ def test_a_set_that_gives_up_falls_back_to_single_searches(answer: list[int] | N
 
     patterns._set = GivesUp()
     assert patterns.search("a SECRET") == [0]
+    assert patterns.search_all(["none", "a SECRET"]) == {0}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a\n", "a\r\n", "\x00", "\ud800", "a\u2028", "none\nneither\n"])
+def test_no_end_of_a_text_is_taken_for_a_search_that_gave_up(text: str) -> None:
+    """The pattern by which that is noticed occurs in every text, so only an engine that failed is asked again."""
+    patterns = PatternSet([("secret", True), (r"\Asecret\z", True)])
+    patterns._single.clear()  # nobody to ask again
+    assert (patterns.search(text), patterns.search(f"secret{text}")[:1]) == ([], [0])
 
 
 def test_an_open_quotation_stays_within_its_pattern() -> None:
