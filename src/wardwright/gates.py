@@ -14,7 +14,7 @@ Invariants (tests cite the numbers):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
@@ -147,7 +147,7 @@ class Gates:
         """The committed verdict on one turn."""
         return self._enter(_Job(self._running().create_future(), plan, turn, keep))
 
-    async def record(self, kept: Kept | Callable[[], Kept]) -> None:
+    def record(self, kept: Kept | Callable[[], Kept]) -> asyncio.Future[None]:
         """Commits what no ruling goes with: a receipt of what came of an exchange, an operator's action. A function is called
         once everything that waited before is committed or refused."""
         job = _Job(self._running().create_future(), None, None, None)
@@ -155,13 +155,15 @@ class Gates:
             job.kept = kept
         else:
             job.late = kept
-        await self._enter(job)
+        return self._enter(job)
 
-    async def ask(self, question: Callable[..., Result], *arguments: Any) -> Result:
+    def ask(self, question: Callable[..., Result], *arguments: Any) -> Awaitable[Result]:
         """Calls the store where its answers do not hold up the event loop."""
-        if self._direct:
-            return question(*arguments)
-        return await asyncio.to_thread(question, *arguments)
+        if not self._direct:
+            return asyncio.to_thread(question, *arguments)
+        answer: asyncio.Future[Result] = self._running().create_future()
+        answer.set_result(question(*arguments))
+        return answer
 
     def recall(self, scope: str, names: Sequence[str], *, stored: bool = False) -> tuple[bytes, ScopeState]:
         """A session's digest key, and what it is, with at least these entries of its ledger. Not `stored`: as it is remembered

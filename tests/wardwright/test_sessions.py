@@ -51,7 +51,6 @@ def call(name: str) -> CallItem:
     ],
     ids=["no call", "one by one", "parallel"],
 )
-@pytest.mark.interpreted
 def test_the_newest_call_tells_without_asking(items: Sequence[Item]) -> None:
     """G20: what passed in the claimed session, and in no other, needs no look at the rest."""
     assert joined(items, "new") == (CALLER, [])
@@ -65,13 +64,11 @@ def test_the_newest_call_tells_without_asking(items: Sequence[Item]) -> None:
     ],
     ids=["call", "result alone"],
 )
-@pytest.mark.interpreted
 def test_a_newer_call_that_is_not_known_is_asked_for(items: Sequence[Item]) -> None:
     """G20: it may have passed in another session."""
     assert joined(items, "new") == (CALLER, ["other"])
 
 
-@pytest.mark.interpreted
 def test_what_is_remembered_is_bounded_and_the_newest_stay() -> None:
     """However many calls pass, the store is asked for the oldest again, not for the newest."""
     names = [str(number) for number in range(REMEMBERED + 1)]
