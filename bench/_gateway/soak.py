@@ -1,4 +1,4 @@
-"""`python -m bench._gateway.soak [SECONDS]`: the gateway under full load, streamed and not; prints its memory and whether it is flat.
+"""`python -m bench._gateway.soak [SECONDS]`: the compiled gateway under full load, streamed and not; prints its memory and whether it is flat.
 
 Flat: the median of the last third is at most five percent above that of the second. The first third is not counted: caches fill.
 """
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.gateway import HERE, SMALL, _free_port, _plan, _python, _wait
+from bench.gateway import HERE, SMALL, _compiled, _free_port, _plan, _python, _wait
 
 
 def main(seconds: float) -> bool:
@@ -23,7 +23,7 @@ def main(seconds: float) -> bool:
         config.write_text(_plan(upstream))
         double = _python("-m", "bench._gateway.upstream", str(upstream))
         command = ["-m", "wardwright", "serve", "--config", str(config), "--db", f"{folder}/gateway.db"]
-        gateway = _python(*command, "--port", str(port))
+        gateway = _python(*command, "--port", str(port), path=_compiled())
         try:
             _wait(upstream)
             _wait(port)
