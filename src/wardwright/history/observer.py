@@ -610,7 +610,7 @@ class Observer:
             "",
             "unknown",
             identity.confidence,
-            where,  # type: ignore  # pyright: ignore[reportArgumentType]
+            where,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             VISIBILITY[where],
             (),
             identity.trust,
@@ -1195,7 +1195,7 @@ class Observer:
         surface = self.surface(turn.tools)
         seen = Observed(facts, surface, 0, "", turn, key)
         self.asked(turn, session, seen)
-        seen.phase = seen.phases[-1]  # type: ignore  # pyright: ignore[reportAttributeAccessIssue]
+        seen.phase = seen.phases[-1]  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
         failed: tuple[str, ...] = ()
         for record in seen.answers:
             failed += record.repairing
